@@ -12,7 +12,7 @@ DEMO_DATASET := build/demo/data
 DEMO_PREDICTOR := build/demo/demo.json
 DEMO_MODELS := "transformers:MobileBertModel?num_hidden_layers=12" "zoo:densenet121"
 
-.PHONY: setup demo test test-full lint benchmark docs readme package
+.PHONY: setup lock demo test test-full lint benchmark docs readme package
 
 setup: $(INSTALLED)
 
@@ -24,11 +24,19 @@ $(BIN)/python:
 # compile torch again, which takes three times as long as the import alone.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Done again only when what is to be installed has changed. Python compiles a module when it is first imported: pip
-# would compile 20,000, of which few ever are.
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --no-compile $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+# Done again only when what is to be installed has changed. The second command finds all but torch installed. Python
+# compiles a module when it is first imported: pip would compile 20,000, of which few ever are.
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install --no-compile $(PIP_ARGS) --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --no-compile $(PIP_ARGS) --no-build-isolation -c constraints.txt -e ".[dev]"
 	touch $@
+
+# Hashes of the files of constraints.txt, for all platforms; a version that some Python lacks is refused.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet uv==0.13.9
+	build/lock/bin/uv pip compile constraints.txt --output-file requirements.lock --universal --python-version 3.10 \
+		--no-deps --generate-hashes --no-emit-package torch --no-annotate --no-header --no-config --quiet
 
 # Measure this machine for a few minutes, learn from that, and hold the predictor to two networks it has never seen.
 demo: setup

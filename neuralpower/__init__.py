@@ -110,5 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All public names, including those that are not imported yet."""
-    return sorted({*globals(), *__all__})
+    """The public names alone."""
+    return sorted(__all__)

@@ -16,7 +16,9 @@ from tests.tracked import ROOT, tracked
 ROOT_FILES = {
     ".gitignore",
     ".pre-commit-config.yaml",
+    ".pre-commit-hooks.yaml",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
@@ -26,6 +28,7 @@ ROOT_FILES = {
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",
+    "requirements.lock",
 }
 LOCAL = re.compile(
     r"(?<![\w.}~/-])/(?:tmp|home|root|work|Users|mnt|media|scratch|var/(?:folders|tmp))\b[\w./-]*"

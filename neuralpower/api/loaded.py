@@ -21,6 +21,7 @@ from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
 from neuralpower.ask.spread import Given, cluster_in, device_in, fitted_in
 from neuralpower.devices import host
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError, check_share
@@ -46,6 +47,7 @@ from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_
 from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
 from neuralpower.report.cards import write_predictor
+from neuralpower.trace.question import ENGINE
 
 if TYPE_CHECKING:
     from neuralpower.prediction.evaluate import Evaluation
@@ -231,12 +233,13 @@ def compared(
 @apart
 def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -> Sweep:
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
-    from neuralpower.prediction.explore.phases import grid_of, sweep_grid
+    from neuralpower.prediction.explore.phases import grids_of, sweep_grid
+    from neuralpower.prediction.explore.sweep import joined
 
     network, known = as_network(model), [loaded.predictor for loaded in predictors]
-    request, lists, served = grid_of(network, options, known[0])
+    request, grids, served = grids_of(network, options, known)
     memory = options.get("memory")
-    found = sweep_grid(request, known, lists)
+    found = joined([sweep_grid(request, those, lists) for lists, those in grids])
     return replace(found, notes=(*served, *found.notes, *filter(None, [memory and reading(memory)])))
 
 
@@ -249,44 +252,54 @@ def fitted(
     """Whether a network fits, and the request; `seen` as in `explore.fit.fit`. Raises InputError."""
     options, note = fitted_in(options, model)
     memory = options.get("memory")
-    room, platform, name = _room(device_in(options), memory, predictor)
-    request = _fitted_request(model, options, platform, engine_in(options, name, room))
-    request = replace(request, run=request.run_on(platform))
+    room, platform, name, hardware = _room(device_in(options), memory, predictor)
+    request, served = _fitted_request(model, options, platform, hardware, engine_in(options, name, room))
     found = fit(request, room, seen)
     said = filter(None, [memory and reading(memory), note])
-    return replace(found, notes=(*found.notes, *said), device=name), request
+    return replace(found, notes=(*served, *found.notes, *said), device=name), request
 
 
 def _fitted_request(
-    model: Model, options: Given, platform: Platform, engine: EngineRequest | None = None, **sizes: Any
-) -> Request:
-    network, named = as_network(model), options.get("dtype")
+    model: Model,
+    options: Given,
+    platform: Platform,
+    hardware: Hardware | None,
+    engine: EngineRequest | None = None,
+    **sizes: Any,
+) -> tuple[Request, tuple[str, ...]]:
+    """The request on a platform and a device, if one is known, and notes on its dtype; raises InputError."""
+    network = as_network(model)
     check_phase(options)
-    dtype = dtype_for(network, named)[0]
-    more: dict[str, Any] = {"dtype": dtype, "platform": platform, "published": named is None}
-    request = request_of(network, options, **more, engine=engine, **sizes)
+    run = run_of(options.get("run"), phase_in(options).name, platform)
+    by = None if engine is None else engine.engine
+    dtype, notes = dtype_for(network, options.get("dtype"), None, ENGINE if by else run, by, hardware)
+    more: dict[str, Any] = {"dtype": dtype, "platform": platform, "engine": engine}
+    request = replace(request_of(network, options, **more, **sizes), run=run)
     lengths = request.phase.lengths
     batch = request.phase.batch or (request.batch_size if lengths is None else len(lengths))
-    return replace(request, batch_size=batch)
+    return replace(request, batch_size=batch), notes
 
 
 def _room(
     device: Any, memory: str | float | None, predictor: Predictor | None
-) -> tuple[float, Platform, str]:
-    """(bytes, platform, name) of what a model is to fit into; raises InputError."""
+) -> tuple[float, Platform, str, Hardware | None]:
+    """(bytes, platform, name, peaks) of what a model is to fit into; raises InputError."""
+    hardware: Hardware | None = None
     size = None if memory is None else bytes_of(memory)
     own: float | None
     if predictor is not None and device is None:
         own, platform, name = device_memory(predictor), predictor.platform, predictor.device
+        hardware = predictor.hardware
     elif device is None and memory is not None:
         platform, name = assumed(memory)
-        return bytes_of(memory), platform, f"{name} (assumed; this machine: --device cpu)"
+        return bytes_of(memory), platform, f"{name} (assumed; this machine: --device cpu)", None
     elif (named := target(device)) is None:
         own, platform, name = (host.own_memory() if size is None else None), CPU, host.read_cpu().name
         name = name if size is None else f"{platform.called} of {memory}"
     else:
         spec = spec_of(str(named))
-        own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
+        hardware = spec.hardware()
+        own, platform, name = spec.get("memory_bytes"), platform_of(hardware), spec.name
     room = own if size is None else size
     if room is None:
         how = (
@@ -295,7 +308,7 @@ def _room(
             else "unknown; give memory, such as '24GB'"
         )
         raise InputError(f"{name}: its memory is {how}")
-    return float(int(room)) if size is None else room, platform, name
+    return float(int(room)) if size is None else room, platform, name, hardware
 
 
 def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
@@ -384,6 +397,8 @@ def memory(model: Model, inputs: Any, options: Given) -> Memory:
         raise InputError(f"inputs {inputs!r:.40}: {must}")
     sized = device is None and options.get("memory") is not None
     named = None if sized else target(device)
-    platform = PLATFORMS["nvidia"] if sized else CPU if named is None else _room(device, None, None)[1]
+    platform, hardware = PLATFORMS["nvidia"] if sized else CPU, None
+    if named is not None:
+        _, platform, _, hardware = _room(device, None, None)
     engine = engine_in(options, str(device), 0.0)
-    return memory_of(_fitted_request(model, options, platform, engine, **sizes))
+    return memory_of(_fitted_request(model, options, platform, hardware, engine, **sizes)[0])

@@ -23,6 +23,7 @@ from neuralpower.ask.options import Option, kind_of, options_of
 from neuralpower.ask.output import Trust
 from neuralpower.ask.panels import GENERAL, ORDER, TARGET
 from neuralpower.cli.choices import choice
+from neuralpower.cli.help_pages import write_page
 from neuralpower.cli.known_names import (
     NAMED,
     checked_model,
@@ -180,6 +181,9 @@ HISTORIC = {
 """Other spellings of options, which --help does not list; underscores stand for hyphens anyway."""
 
 
+SHORT = "neuralpower.short"  # key of a context whose help is -h
+
+
 class Spelled(TyperCommand):
     """A command that also accepts historic spellings of its options."""
 
@@ -187,8 +191,14 @@ class Spelled(TyperCommand):
         """The arguments and options."""
         return [bare(parameter) for parameter in super().get_params(ctx)]
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write all of the help, or what `-h` shows of it."""
+        write_page(self, ctx, formatter, short=SHORT in ctx.meta)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments with the names that --help lists."""
+        if "-h" in args and "--help" not in args:
+            ctx.meta[SHORT] = True
         known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         known |= {name for parameter in self.get_params(ctx) for name in parameter.secondary_opts}
         return super().parse_args(ctx, respelled(args, known))

@@ -14,6 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import unstyled
 from neuralpower.report.grid import letters
+from neuralpower.version import __version__
 
 if TYPE_CHECKING:
     from neuralpower.report.page import Page
@@ -68,6 +69,8 @@ def give(answer: Answer, form: str, out: Path | None = None) -> None:
 
 def _json(answer: Answer) -> str:
     value = answer.json()
+    if isinstance(value, dict) and "schema" in value:
+        value = {"schema": value["schema"], "neuralpower_version": __version__, **value}
     return value if isinstance(value, str) else json_text(value)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ class _Results:
             raise
 
 
+WIDTH = 80  # letters of a line where no terminal says more
 QUIET, USUAL, VERBOSE = -1, 0, 1  # how much a command prints besides its results
 _level = USUAL
 _results: _Results | TextIO | None = None
@@ -89,6 +91,12 @@ def tell(text: object) -> None:
         line = shown(styled(line, "weak" if is_warning else ""), has_colours(shown_by(sys.stderr).isatty()))
         print(line, file=shown_by(sys.stderr))
         waiting.resume()
+
+
+def terminal_width() -> int:
+    """Letters of a line of the results: the terminal's, and at least WIDTH; elsewhere WIDTH."""
+    where = _results if _results is not None else shown_by(sys.stdout)
+    return max(shutil.get_terminal_size().columns, WIDTH) if where.isatty() else WIDTH
 
 
 def level() -> int:

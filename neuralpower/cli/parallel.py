@@ -34,14 +34,11 @@ def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
     from neuralpower.api.loaded import laid
-    from neuralpower.prediction.request import run_of
     from neuralpower.report.layouts import layouts_table
 
     check_out(asked["out"], form)
-    dtype = asked["dtype"]
-    trained = parsing.predictor(asked["predictor"], cluster.spec.slug, dtype)
-    run = run_of(asked["run"], str(asked["phase"]), trained.platform)
-    found = laid(model, trained, {**asked, "dtype": parsing.usual_dtype(model, trained, dtype, run)})
+    trained = parsing.predictor(asked["predictor"], cluster.spec.slug, asked["dtype"])
+    found = laid(model, trained, asked)
     rows = [one.to_json() for one in found.found]
     flat = [
         {**row, "layout": one.layout.short, "runtime_s": one.runtime_s and one.runtime_s.value}

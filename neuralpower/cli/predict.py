@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Exit, Typer
 from typing_extensions import Unpack
@@ -16,7 +16,7 @@ from neuralpower.cli import parsing
 from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
-from neuralpower.cli.output import tell
+from neuralpower.cli.output import USUAL, level, tell, terminal_width
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
@@ -51,10 +51,9 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.api.loaded import LoadedPredictor, predicted
     from neuralpower.files.atomic import check_place
     from neuralpower.prediction.prediction import check_coverage
-    from neuralpower.prediction.request import phase_in, run_of
-    from neuralpower.prediction.served_type import check_served_by, served_type
+    from neuralpower.prediction.request import phase_in
 
-    phase = phase_in(asked)
+    phase_in(asked)
     parsing.check_plot(asked["plot"])
     parsing.check_memory_picture(asked["memory_picture"], layouts_in(asked)[0].alone)
     parsing.check_file(asked["csv"], "rows.csv")
@@ -62,11 +61,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     if asked["trace_file"] is not None:
         check_place(asked["trace_file"], "trace.json")
     stage("loading the predictor")
-    trained, dtype = _predictor(model, asked)
-    run, served = run_of(asked["run"], phase.name, trained.platform), tuple[str, ...]()
-    check_served_by(asked["engine"], run)
-    if asked["dtype"] is None:
-        dtype, served = served_type(model, dtype, run, trained, asked["engine"])
+    trained = _predictor(asked)
     stages: list[Stage | Omitted] = []
     drawn = (asked["plot"], asked["trace_file"], asked["memory_picture"]) != (
         None,
@@ -76,9 +71,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
     least = asked["min_coverage"]
-    options = {**asked, "dtype": dtype, "min_coverage": None}
-    prediction = predicted(LoadedPredictor(trained), model, None, options, seen)
-    prediction = replace(prediction, assumptions=(*served, *prediction.assumptions))
+    prediction = predicted(LoadedPredictor(trained), model, None, {**asked, "min_coverage": None}, seen)
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
     _check_limits(prediction, asked)
@@ -125,7 +118,8 @@ def _give(
 def _table(prediction: Prediction, view: Predict) -> str:
     from neuralpower.report.tables import prediction_table
 
-    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True)
+    how: dict[str, Any] = {"full": level() > USUAL, "width": terminal_width()}
+    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True, **how)
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
@@ -156,10 +150,9 @@ def _check(model: str, asked: Predict) -> str:
     return form_of(asked["form"], asked["out"], asked["as_json"])
 
 
-def _predictor(model: str, asked: Predict) -> tuple[Predictor, str]:
-    """The predictor for the named device, and the dtype; raises InputError."""
-    device, sheet, dtype = device_in(asked), asked["device_spec"], asked["dtype"]
+def _predictor(asked: Predict) -> Predictor:
+    """The predictor for the named device; raises InputError."""
+    device, sheet = device_in(asked), asked["device_spec"]
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
-    trained = parsing.predictor(asked["predictor"], device or sheet, dtype)
-    return trained, parsing.usual_dtype(model, trained, dtype)
+    return parsing.predictor(asked["predictor"], device or sheet, asked["dtype"])

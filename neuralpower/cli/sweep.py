@@ -38,7 +38,6 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.loaded import LoadedPredictor, swept
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.prediction.request import run_of
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
@@ -52,10 +51,7 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
         for name in texts.names(asked["predictor"], "predictor") or (None,)
         for device in texts.names(device_in(asked), "device") or (None,)
     ]
-    first = predictors[0].predictor
-    run = run_of(asked["run"], str(asked["phase"]), first.platform)
-    dtype = parsing.usual_dtype(model, first, None, run) if asked["dtype"] is None else asked["dtype"]
-    found = swept(model, predictors, {**asked, "dtype": dtype})
+    found = swept(model, predictors, asked)
     if all(point.error for point in found.points):
         raise InputError(f"no point could be predicted: {found.points[0].error}")
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]

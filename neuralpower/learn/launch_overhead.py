@@ -87,8 +87,8 @@ class Dispatch:
             return ""
         mean_us = float(np.mean(self.seconds(layers))) * 1e6
         return (
-            f"launch overhead is assumed: the host takes {mean_us:.2g} us per call on average, "
-            "within a factor of 2; part of it passes while the device computes"
+            f"kernel launches: some {mean_us:.2g} us each on the host, assumed within a factor of 2, "
+            "partly hidden"
         )
 
     @property

@@ -55,8 +55,8 @@ def said(key: Key) -> str:
     if not once(group).endswith(QUANTISED) or not _wide(dtype):
         return ""
     return (
-        f"no data for {kind} ({dtype}, {phase}) with quantised weights: estimated as {WIDENED:g} times the "
-        f"time of reading the bytes, or its compute where that is longer ({LOW:g} to {HIGH:g} times)"
+        f"{kind} ({dtype}, {phase}) with quantised weights was not measured here: {WIDENED:g} times the time "
+        f"of its bytes, or its compute where that is longer, within {LOW:g} to {HIGH:g} times"
     )
 
 

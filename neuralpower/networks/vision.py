@@ -31,7 +31,7 @@ def _library(package: str, text: str, name: str, overrides: Mapping[str, Any]) -
     try:
         library: Any = importlib.import_module(package)
     except ImportError as error:
-        raise ModelError(f'{package} is not installed; pip install "neuralpower[vision]"') from error
+        raise ModelError(f"{package} is not installed; pip install timm torchvision") from error
     library = library.models if package == "torchvision" else library
     if name not in library.list_models():
         raise unknown(f"{package} model", name, library.list_models(), ModelError)

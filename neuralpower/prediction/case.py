@@ -110,7 +110,9 @@ def _with_room(prediction: Prediction, predictor: Predictor, margin: float | Non
         return prediction
     said = (predictor.platform.memory_note(memory.phase),) if memory.assumed else ()
     warned = (*prediction.warned, *_too_little(memory, predictor, margin))
-    return replace(prediction, assumptions=(*prediction.assumptions, *said), warned=warned)
+    room = device_memory(predictor)
+    assumptions = (*prediction.assumptions, *said)
+    return replace(prediction, assumptions=assumptions, warned=warned, device_memory_bytes=room)
 
 
 def _too_little(memory: Memory, predictor: Predictor, margin: float | None) -> Iterator[str]:

@@ -29,7 +29,7 @@ from neuralpower.networks.sources import published_dtype
 from neuralpower.networks.trust import check_model
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.prediction.request import Request
+from neuralpower.prediction.request import Request, dtype_for
 
 ROOFLINE = "roofline"  # the name of the predictor that a spec sheet alone makes
 BEST = "neuralpower"  # and of the best that there is for the device
@@ -45,6 +45,14 @@ class Measurement:
     measured_s: float
     device: str | None  # as the file names it
     line: int  # of the file, the header being line 1
+    typed: bool = True  # whether the file names the dtype; else it is the model's own
+
+    def asked(self, predictor: Predictor) -> Request:
+        """The request to a predictor: an engine may serve a model in another dtype than its own."""
+        if self.typed:
+            return self.request
+        run = self.request.run_on(predictor.platform)
+        return replace(self.request, dtype=dtype_for(self.request.model, None, predictor, run)[0])
 
     @property
     def label(self) -> str:
@@ -147,7 +155,7 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
         run=texts.get("run"),
         weights=texts.get("weights"),
     )
-    return Measurement(request, seconds, texts.get("device"), line)
+    return Measurement(request, seconds, texts.get("device"), line, "dtype" in texts)
 
 
 def _sizes(texts: Mapping[str, str], length: int | None) -> tuple[int | None, tuple[int, ...] | None]:
@@ -273,7 +281,8 @@ def compare_measured(
         refused: dict[str, str] = {}
         for name, predictor_for in predictors.items():
             try:
-                found[name] = predict_request(one.request, predictor_for(one))[0]
+                predictor = predictor_for(one)
+                found[name] = predict_request(one.asked(predictor), predictor)[0]
             except InputError as error:
                 refused[name] = one_line(error)
         yield Compared(one, found, refused)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.json_files import Declared, named, plain
@@ -18,6 +19,7 @@ from neuralpower.learn.estimates import (
     UNTRAINED,
     in_words,
 )
+from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import (
     BOUNDS,
@@ -45,7 +47,14 @@ LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its
 BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
+MEANT = {  # what people try -> what it is called
+    **{"latency": "runtime_s (s, with bounds)", "latency_s": "runtime_s", "time": "runtime_s"},
+    **{"energy": "energy_j", "power": "power_w", "memory_bytes": "memory.value_bytes"},
+    **{"peak_memory": "memory.value_bytes", "by": "by_kind() or by_module()", "layers": "rows"},
+    **{"params": "parameters", "num_parameters": "parameters", "total_flops": "flops", "macs": "flops / 2"},
+}
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
+HALF = 0.6745  # deviations within which half of a normal distribution lies
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 
 
@@ -103,6 +112,7 @@ class Prediction(Shown):
     assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Declared | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    device_memory_bytes: float | None = None  # by the device's sheet
     origin: str = ""  # for a device given by name: how its times are known, as text
     origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
     warned: tuple[str, ...] = ()  # as text: why the bounds may be too narrow, or what cannot be run
@@ -113,10 +123,23 @@ class Prediction(Shown):
     weights: Quantised | None = None  # None where they are as `dtype` says
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
+    def __getattr__(self, name: str) -> Any:
+        """Say what an attribute is called that other tools have under another name."""
+        hint = f"; write {MEANT[name]}" if name in MEANT else ""
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
+        )
+
     @property
     def flops(self) -> int:
         """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
+
+    @property
+    def expected_error(self) -> float:
+        """The relative error of the latency that half of all such predictions stay below, by its bounds."""
+        low, high = self.runtime_s.low, self.runtime_s.high
+        return math.exp(HALF * math.log(high / low) / 2 / NINETY) - 1 if low > 0 else 0.0
 
     @property
     def coverage(self) -> float:
@@ -289,8 +312,8 @@ class Prediction(Shown):
                 self,
                 """
                 model predictor device batch_size dtype phase runtime_s power_w energy_j
-                memory_bytes=memory.bounds memory power_reason? power_share_trained host_bound flops
-                parameters coverage borrowed trained_here extrapolated basis
+                memory_bytes=memory.bounds memory device_memory_bytes? power_reason? power_share_trained
+                host_bound flops parameters expected_error coverage borrowed trained_here extrapolated basis
                 """,
             ),
             "launch_overhead_s": 0.0 if self.launch_row is None else self.launch_row.runtime_s,

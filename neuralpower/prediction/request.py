@@ -16,6 +16,7 @@ from neuralpower.ask import texts
 from neuralpower.ask.options import Engine, Training, given_in
 from neuralpower.ask.spread import DEGREES, Given, cluster_in, layouts_in
 from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.dtypes import full_name
@@ -72,7 +73,6 @@ class Request:
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
     # of `fit`
     platform: Platform = CPU
-    published: bool = False  # whether `dtype` is the model's own: an engine may then serve it in another
     engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
     remedies: bool = True  # whether changes that help are sought where it does not fit
 
@@ -312,20 +312,29 @@ def engine_in(options: Given, device: str, room_bytes: float) -> EngineRequest |
 
 
 def dtype_for(
-    model: Any, asked: Any, predictor: Predictor | None = None, run: str = "", engine: str | None = None
+    model: Any,
+    asked: Any,
+    predictor: Predictor | None = None,
+    run: str = "",
+    engine: str | None = None,
+    hardware: Hardware | None = None,
 ) -> tuple[str, tuple[str, ...]]:
     """(dtype, notes): the requested one, else the model's own; of a name the nearest that is predicted.
 
-    An engine serves a checkpoint in the dtype of its rule: `run` is how the model runs. Raises ModelError.
+    An engine serves a checkpoint in the dtype of its rule: `run` is how the model runs, on the predictor's
+    device or, without one, on `hardware`. Raises ModelError.
     """
     if asked is not None:
         named = isinstance(asked, (str, torch.dtype))
         return full_name(str(asked).removeprefix("torch.")) if named else asked, ()
     own = published_dtype(model) or "float32"
-    if predictor is None:
-        return own, ()
-    nearest = nearest_dtype(predictor, own) if isinstance(model, (str, Path)) else own
+    device = hardware if predictor is None else predictor.hardware
+    served, notes = served_type(model, own, run, device, engine)
+    if predictor is None or not isinstance(model, (str, Path)):
+        return served, notes
+    nearest = nearest_dtype(predictor, served)
+    if nearest == served:
+        return served, notes
     lacks = f"which {predictor.name} does not have; predicted in {nearest}"
-    notes = () if nearest == own else (f"{model} was published in {own}, {lacks}",)
-    served, more = served_type(model, nearest, run, predictor, engine)
-    return served, (*notes, *more)
+    said = f"was published in {own}" if served == own else f"is served in {served}"
+    return nearest, (f"{model} {said}, {lacks}",)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import torch_dtype
-from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.memory.engines import ENGINES
 from neuralpower.prediction.memory.engines.served_dtype import (
@@ -22,11 +21,12 @@ from neuralpower.trace.question import ENGINE
 
 
 def served_type(
-    model: Any, published: str, run: str, predictor: Predictor, engine: str | None = None
+    model: Any, published: str, run: str, hardware: Hardware | None = None, engine: str | None = None
 ) -> tuple[str, tuple[str, ...]]:
     """(Type, notes): of a checkpoint in an engine, by default vllm; elsewhere, and of modules, the published.
 
-    Only checkpoints of transformers have a rule. A type that the predictor does not know is not chosen.
+    Only checkpoints of transformers have a rule. `hardware`: the device's; one without known peaks has
+    bfloat16.
     """
     if run != ENGINE or published not in (FULL, WIDE) or not isinstance(model, (str, Path)):
         return published, ()
@@ -35,12 +35,10 @@ def served_type(
     if sort is None:
         return published, ()
     name = engine or VLLM
-    hardware = predictor.hardware
-    wide = hardware is None or WIDE in hardware.peak_flops_per_s
+    peaks = {} if hardware is None else hardware.peak_flops_per_s
+    wide = not peaks or WIDE in peaks
     served = served_dtype(name, published, str(sort), wide)
-    if served == published or nearest_dtype(predictor, served) != served:
-        return published, ()
-    return served, (served_note(name, served, published),)
+    return served, () if served == published else (served_note(name, served, published),)
 
 
 def check_served_by(engine: str | None, run: str) -> None:

@@ -20,9 +20,7 @@ from neuralpower.errors import InputError
 from neuralpower.report.axes import Axis, axis, limits, logarithmic
 
 PLOTS = (".html", ".png", ".svg")
-NO_MATPLOTLIB = (
-    "PNG needs matplotlib: pip install 'neuralpower[report]'; FILE.html and FILE.svg need nothing else"
-)
+NO_MATPLOTLIB = "PNG needs matplotlib: pip install matplotlib; FILE.html and FILE.svg need nothing else"
 Number = float | int | None
 Named = tuple[Number, Number, str]  # x, y and the text of a point
 Ends = tuple[float, float]

@@ -17,9 +17,9 @@ from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.prediction.request import Request
+from neuralpower.report.glance import memory_line
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, quantity, rate
-from neuralpower.report.tables import memory_line
 
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell

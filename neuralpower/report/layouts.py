@@ -32,7 +32,7 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
         "up to": lambda one: binary(one.memory_high_bytes),
     }
     if ranked.wanted.price is not None:
-        columns["cost of 1M"] = lambda one: "-" if one.cost is None else plain(one.cost)
+        columns["price per 1M"] = lambda one: "-" if one.cost is None else plain(one.cost)
     table = ["", listed(shown, columns), *_foot(ranked, len(shown))] if shown else ["", *_foot(ranked, 0)]
     return as_asked([*_head(ranked), *table, *note_lines(ranked.notes)], marked)
 
@@ -54,7 +54,7 @@ def _head(ranked: Layouts) -> Iterator[str]:
             f"best by {wanted.by}: {best.layout}, {time}, {plain(rate)} {unit}",
             "bold",
         )
-        yield visible(f"more of it: {command(ranked, best)}")
+        yield visible(f"details: {command(ranked, best)}")
     yield visible(asked)
 
 

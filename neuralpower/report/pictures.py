@@ -13,10 +13,11 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Row
 from neuralpower.prediction.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
+from neuralpower.report.glance import tokens
 from neuralpower.report.module_tree import module_tree
 from neuralpower.report.number_format import SIZES, TIMES, binary, counted, plain, unit_of
 from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
-from neuralpower.report.tables import figures, row_columns, tokens
+from neuralpower.report.tables import figures, row_columns
 
 if TYPE_CHECKING:  # which predict does not need
     from neuralpower.prediction.explore.compare import Comparison, Side

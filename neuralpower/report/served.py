@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuralpower.report.grid import grid
+from neuralpower.report.grid import grid, note_lines
 from neuralpower.report.number_format import many, quantity, share
 from neuralpower.serving.plan import Plan
 from neuralpower.serving.traffic import POINTS, Load, Traffic
@@ -67,7 +67,7 @@ def _foot(found: Traffic) -> Iterator[str]:
             ["requests/s", "tokens/s", "first token p95", "next tokens p95", "cache"],
             [_point(point) for point in found.curve],
         )
-    yield from (f"Note: {note}" for note in found.notes)
+    yield from note_lines(found.notes)
 
 
 def _promise(found: Traffic) -> str:
@@ -106,4 +106,5 @@ def plan_table(found: Plan) -> str:
             for choice in found.choices
         ]
         lines.append(grid([*header, *(["per hour"] if priced else [])], rows, left=1))
-    return "\n".join([*lines, *(f"Skipped {what}: {reason}" for what, reason in found.skipped)])
+    lines += [f"Skipped {what}: {reason}" for what, reason in found.skipped]
+    return "\n".join([*lines, *note_lines(found.notes)])

@@ -142,7 +142,7 @@ def plot(prediction: Prediction, by: str = "kind", top: int = TOP, ax: Axes | No
     try:
         from matplotlib import pyplot
     except ImportError:
-        raise InputError("plot needs matplotlib: pip install 'neuralpower[report]'") from None
+        raise InputError("plot needs matplotlib: pip install matplotlib") from None
     names, values = _bars(prediction, by, top)
     if ax is None:
         _, ax = pyplot.subplots(figsize=(8, 1.2 + WIDE * len(names)), layout="constrained")

@@ -68,6 +68,7 @@ class Plan:
     targets: tuple[Target, ...]
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, str], ...]  # (device and layout, reason)
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -78,6 +79,7 @@ class Plan:
             "targets": [str(target) for target in self.targets],
             "choices": [choice.to_json() for choice in self.choices],
             "skipped": [{"what": what, "reason": reason} for what, reason in self.skipped],
+            "notes": list(self.notes),
         }
 
 
@@ -118,13 +120,14 @@ def plan(
     if by == "cost" and not prices:
         raise InputError("a ranking by cost needs prices: --price h100-sxm=2.49,l40s=0.79")
     tries = [(spec, predictor, ranks) for spec, predictor in devices for ranks in degrees]
-    choices, skipped = [], []
+    choices, skipped, notes = [], [], dict[str, None]()
     for number, (spec, predictor, ranks) in enumerate(tries):
         stage(f"trying {ranks} x {spec.slug}:", number, len(tries))
         layout = Layout(tensor=ranks)
         cluster = None if layout.alone else Cluster(spec, ranks)
         try:
             deployment = deployed(model, predictor, layout=layout, cluster=cluster, **how)
+            notes |= dict.fromkeys(deployment.notes)
             highest, tried = highest_rate(deployment, workload, targets)
         except (InputError, ModelError) as error:
             skipped.append((f"{ranks} x {spec.slug}", one_line(error)))
@@ -132,7 +135,8 @@ def plan(
         load = next(load for load in tried if load.rate == highest)
         replicas = math.ceil(rate / highest)
         choices.append(Choice(spec.slug, layout, replicas, highest, load, (prices or {}).get(spec.slug)))
-    return Plan(model, rate, tuple(targets), tuple(sorted(choices, key=_order(by))), tuple(skipped))
+    ranked = tuple(sorted(choices, key=_order(by)))
+    return Plan(model, rate, tuple(targets), ranked, tuple(skipped), tuple(notes))
 
 
 def _order(by: str) -> Callable[[Choice], tuple[float, ...]]:

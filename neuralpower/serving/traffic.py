@@ -20,13 +20,15 @@ from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.source import Source
-from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.networks.sources import resolve
 from neuralpower.prediction.memory.engines import EngineMemory, EngineRequest, board_of, check_ranks, served
+from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.serving.simulator import Engine, Served, simulate
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.workload import Workload
+from neuralpower.trace.question import ENGINE
 
 Array = np.ndarray
 POINTS = ("mean", "p50", "p90", "p95", "p99")  # that are shown of each measure
@@ -281,13 +283,9 @@ def deployed(
     if spec is None or room is None:
         raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
     request = EngineRequest(engine, dict(options or {}), None, board_of(spec, room, predictor.device))
-    published = published_dtype(str(source.name)) or "float32"
-    whole = source.build("meta", torch_dtype(dtype or published))
+    dtype, notes = dtype_for(str(source.name), dtype, predictor, ENGINE, engine)
+    whole = source.build("meta", torch_dtype(dtype))
     config: Any = getattr(whole, "config", None)
-    notes: tuple[str, ...] = ()
-    if dtype is None:
-        dtype = request.dtype(published, str(getattr(config, "model_type", "")))
-        notes = () if dtype == published else (f"{engine} serves it in {dtype}, not in {published}",)
     if hasattr(config, "get_text_config"):
         check_ranks(config.get_text_config(decoder=True), layout, engine, str(source.name))
     linked = predictor if link_bytes_per_s is None else with_link(predictor, link_bytes_per_s)

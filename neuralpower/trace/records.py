@@ -127,10 +127,10 @@ class Savings:
             for s, u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
             if abs(fewer) >= s or s == 1
         )
-        more = "fewer" if fewer >= 0 else "more"
+        more = "less" if fewer >= 0 else "more"
         return (
-            f"{self.run}: {self.calls_before:,} calls became {self.calls:,}; "
-            f"{abs(fewer) / size:.3g} {unit} {more}"
+            f"{self.run}: {self.calls_before:,} calls joined into {self.calls:,} kernels; "
+            f"{abs(fewer) / size:.3g} {unit} {more} memory traffic"
         )
 
     def to_json(self) -> dict[str, object]:

@@ -299,7 +299,7 @@ def test_a_kept_answer_imports_neither_torch_nor_transformers(kept: Path) -> Non
 
 def test_a_run_is_printed_as_it_was(kept: Path) -> None:
     first = run("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-t4")
-    assert "was published in bfloat16" in first.err
+    assert "was published in bfloat16" in first.out
     assert isinstance(first, Ran)
     assert run("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-t4") == first
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 from neuralpower import cli
 from neuralpower.ask import words as choices
-from neuralpower.cli import known_names, output
+from neuralpower.cli import help_pages, known_names, output
 from neuralpower.cli.commands import respelled
 from neuralpower.cli.evaluate import _without_extensions
 from neuralpower.cli.formats import form_of
@@ -42,6 +41,7 @@ from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
 from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
 from neuralpower.trace.question import RUNS
+from neuralpower.version import __version__
 from tests.program import done, run
 
 ROOT = Path(__file__).parents[2]
@@ -79,21 +79,25 @@ def test_the_help_lists_the_commands_under_their_headings() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_short_help_headings_and_two_examples(name: str) -> None:
-    text = done(*name.split(), "-h")
-    for long, short in (("--verbose", "-v"), ("--quiet", "-q"), ("--help", "-h")):
-        assert re.search(rf"{long} +{short} ", text)
-    assert "─ General ─" in text
-    _, _, examples = text.partition("Examples")
-    assert examples.count("neuralpower ") >= 2
-    assert "[bold]" not in text
+def test_help_has_headings_and_examples_and_cuts_no_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, short = done(*name.split(), "--help"), done(*name.split(), "-h")
+    for long, letter in (("--verbose", "-v"), ("--quiet", "-q"), ("--help", "-h")):
+        assert f"{letter}, {long}" in text
+    assert "\nGeneral:\n" in text and "Exit codes: 0 done" in text
+    assert "…" not in text + short
+    assert max(map(len, text.splitlines())) <= 80 or "Examples" in text
+    assert short.count("\n") <= 30
+    for page in (text, short):
+        assert page.partition("Examples")[2].count("neuralpower ") >= 2
+        assert "[bold]" not in page
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_are_commands_with_options_that_exist(name: str) -> None:
-    text = done(*name.split(), "-h")
+    text = done(*name.split(), "--help")
     usage, _, examples = text.partition("Examples")
-    words = " ".join(examples.split()).split()
+    words = " ".join(examples.partition("Exit codes")[0].split()).split()
     for word in words:
         if word.startswith("-"):
             assert word in usage, word
@@ -101,10 +105,18 @@ def test_examples_are_commands_with_options_that_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_output_has_its_short_name(name: str) -> None:
-    text = done(*name.split(), "-h")
-    assert ("--out " in text) == (" -o " in text)
+    text = done(*name.split(), "--help")
+    assert ("--out " in text) == ("-o, --out" in text)
     if name.split()[0] != "paradnn":  # whose -b is --benchmark
-        assert ("--batch-size " in text) == (" -b " in text)
+        assert ("--batch-size " in text) == ("-b, --batch-size" in text)
+
+
+def test_short_pages_name_options_and_fields_that_exist() -> None:
+    for name, wanted in help_pages.COMMON.items():
+        known = {parameter.name for parameter in cli.command_of(name).params}
+        assert set(wanted.split()) <= known, name
+    told = json.loads(done("predict", NETWORK, "--device", "t4", "--json"))
+    assert set(help_pages.FIELDS["predict"].split()) <= told.keys()
 
 
 def test_help_of_a_command_by_its_name() -> None:
@@ -343,7 +355,8 @@ def test_warnings_are_in_every_form_and_beside_csv(command: tuple[str, ...]) -> 
     assert "Warning: " in run(*known, "--format", "csv").err
     for form in ("table", "md", "html"):
         ran = run(*known, "--format", form)
-        assert "Warning: " in ran.out, form
+        in_short = command[0] == "predict" and form != "html"  # the first line says how sure it is
+        assert ("of the time was measured on this device" if in_short else "Warning: ") in ran.out, form
         assert ran.err == "", form
     assert json.loads(done(*known, "--json"))["warnings"]
 
@@ -407,3 +420,22 @@ def test_the_shell_completes_commands_words_and_names(monkeypatch: pytest.Monkey
     assert completed(monkeypatch, "predict", NETWORK, "--predictor", "nvidia@nvidia-t") == [
         *("nvidia@nvidia-t4", "nvidia@nvidia-titan-rtx")
     ]
+
+
+# ---- doctor ----
+
+
+def test_the_doctor_finds_a_sound_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(done("doctor", "--json"))
+    findings = {finding["what"]: finding for finding in told["findings"]}
+    assert told["neuralpower_version"] == __version__
+    assert findings["prediction"]["ok"] is True and findings["predictors"]["ok"] is True
+    assert "ok" in done("doctor").splitlines()[0]
+    monkeypatch.setattr("neuralpower.cli.doctor.FLOP", 1)
+    ended = run("doctor")
+    assert ended.code == 1 and "FAILS" in ended.out
+
+
+def test_the_doctor_names_the_package_of_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuralpower.cli.doctor.OPTIONAL", {"not_there_at_all": ("some-package", "a use")})
+    assert "a use: pip install some-package" in done("doctor")

@@ -274,7 +274,7 @@ def test_a_table_shows_watts_and_joules_where_they_are_trained(predictor: Predic
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3)))
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
     assert p.energy_j is not None and p.power_w is not None
-    lines = prediction_table(p, by, 3, 0).splitlines()
+    lines = prediction_table(p, by, 3, 0, full=True).splitlines()
     energy = next(line for line in lines if line.startswith("energy"))
     at = next(i for i, line in enumerate(lines) if line.endswith("basis"))
     header, lines = lines[at], lines[at + 2 :]
@@ -349,11 +349,11 @@ def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Pre
     (energy,) = [
         line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
     ]
-    assert energy.endswith(f", power data cover {share(known)} of the time")
+    assert energy.endswith(f"; {share(known)} measured")
     nowhere = dataclasses.replace(
         some, rows=tuple(dataclasses.replace(row, power_trained=False) for row in some.rows)
     )
-    assert ", without power data" in prediction_table(nowhere, "kind", 3, 0)
+    assert ", estimated" in prediction_table(nowhere, "kind", 3, 0)
 
 
 def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:

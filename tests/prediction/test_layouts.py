@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import pytest
+from torch import nn
 
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout, layout_of
@@ -80,6 +82,48 @@ def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layo
     assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
     assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
     assert one.memory_bytes == pytest.approx(whole.memory.value_bytes, rel=0.02)
+
+
+def blocks(count: int) -> nn.Module:
+    each = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(count)]
+    return nn.Sequential(OrderedDict(blocks=nn.Sequential(*each), head=nn.Linear(64, 10)))
+
+
+SHALLOW: dict[str, Any] = {
+    "no blocks": nn.Linear(64, 8),
+    "layers": nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)),
+    "1 block": blocks(1),
+    "2 blocks": blocks(2),
+    "3 blocks": blocks(3),
+    "6 blocks": blocks(6),
+    "convolutions": "zoo:deep_mnist",
+    "language": LLAMA.replace("num_hidden_layers=8", "num_hidden_layers=2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"), [*((name, 3) for name in SHALLOW), ("2 blocks", 2), ("convolutions", 2)]
+)
+@pytest.mark.parametrize("way", ["forward", "training"])
+def test_a_shallow_network_takes_as_long_as_predicted_alone(name: str, way: str, devices: int) -> None:
+    length = 16 if name == "language" else None
+    model, cluster = SHALLOW[name], Cluster(SPEC, devices)
+    request = requested(model, 1, length, dtype="float32", phase=Phase(way), cluster=cluster)
+    request = replace(request, input_shape=(64,) if isinstance(model, nn.Module) else None)
+    every = layouts(Wanted(request), PREDICTOR)
+    assert Layout(data=devices) in {one.layout for one in every.fitting}
+    assert len(every.fitting) + sum(every.reasons.values()) == len(every.found)
+    for one in every.fitting:
+        if way == "training" or one.micro_batches == 1:
+            recipe = Recipe(accumulation=one.micro_batches)
+            alone, _ = predict_request(replace(request, layout=one.layout, recipe=recipe), PREDICTOR)
+            assert one.runtime_s is not None and alone.memory is not None
+            assert one.runtime_s.value == pytest.approx(alone.runtime_s.value, rel=0.001)
+            assert one.memory_bytes == pytest.approx(alone.memory.value_bytes, rel=0.02)
+    for one in every.found:
+        if one.reason:
+            deep = one.layout.pipeline > 1 and ("block" in one.reason or "stage" in one.reason)
+            assert deep or "4 heads, which 3 ranks do not divide" in one.reason
 
 
 def test_micro_batches_that_interleaved_stages_do_not_divide_are_a_reason() -> None:

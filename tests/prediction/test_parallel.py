@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import neuralpower
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
@@ -272,3 +273,41 @@ def test_masters_widen_gradients_and_states() -> None:
     assert mixed.gradients_bytes == 2 * half.gradients_bytes
     # moments in float32, and the masters
     assert mixed.optimizer_bytes == pytest.approx(3 * half.optimizer_bytes, rel=1e-4)
+
+
+MIXTURE = (
+    "num_hidden_layers=2&hidden_size=256&intermediate_size=512&vocab_size=512&num_attention_heads=4"
+    "&num_key_value_heads=4&num_experts_per_tok=2"
+)
+SHARING = {
+    "qwen2": f"transformers:Qwen2MoeForCausalLM?{MIXTURE}&moe_intermediate_size=128"
+    "&num_experts=8&shared_expert_intermediate_size=256",
+    "deepseek": f"transformers:DeepseekV3ForCausalLM?{MIXTURE}&moe_intermediate_size=128"
+    "&n_routed_experts=8&n_shared_experts=1"
+    "&first_k_dense_replace=0&q_lora_rank=64&kv_lora_rank=64&qk_rope_head_dim=16&qk_nope_head_dim=32"
+    "&v_head_dim=32&n_group=1&topk_group=1",
+    "glm": f"transformers:Glm4MoeForCausalLM?{MIXTURE}&moe_intermediate_size=128"
+    "&n_routed_experts=8&n_shared_experts=1"
+    "&first_k_dense_replace=0&n_group=1&topk_group=1",
+    "llama4": f"transformers:Llama4ForCausalLM?{MIXTURE}&num_local_experts=8&interleave_moe_layer_step=1"
+    "&intermediate_size_mlp=512&head_dim=64",
+    "mixtral": f"transformers:MixtralForCausalLM?{MIXTURE}&num_local_experts=8",
+}
+
+
+@pytest.mark.parametrize("experts", [1, 2])
+@pytest.mark.parametrize("name", SHARING)
+def test_an_engine_sums_shared_and_chosen_experts_once(name: str, experts: int) -> None:
+    layout: Any = {"tensor_parallel": 2, "expert_parallel": experts}
+    step: Any = {"device": "h100-sxm", "phase": "decode", "context": 64, "dtype": "bfloat16", **layout}
+    served = neuralpower.predict(SHARING[name], **step)
+    eager = neuralpower.predict(SHARING[name], **step, run="eager")
+    assert sums_of_mixtures(served) == 2, "one a layer"
+    whole = ("mixtral", "qwen2")  # transformers keeps the shared expert of Qwen2 whole
+    assert sums_of_mixtures(eager) == (2 if name in whole else 4)
+
+
+def sums_of_mixtures(found: neuralpower.Prediction) -> int:
+    """Exchanges of the mixtures of all layers."""
+    inside = [row for row in found.rows if ".mlp" in row.path or ".feed_forward" in row.path]
+    return sum(row.count for row in inside if row.kind == "collective")

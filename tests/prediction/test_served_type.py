@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from torch import nn
 import neuralpower
 from neuralpower import Phase
 from neuralpower.errors import InputError
+from neuralpower.prediction.measured import Measurement
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.served_type import served_type
+from neuralpower.serving.traffic import deployed
 from tests.program import run
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&vocab_size=128&num_attention_heads=4"
@@ -31,11 +35,16 @@ FULL = {
     "gemma": f"transformers:GemmaForCausalLM?{SMALL}&num_key_value_heads=4&head_dim=16",
     "mixtral": f"transformers:MixtralForCausalLM?{SMALL}&num_key_value_heads=4&num_local_experts=2",
 }
+TYPES = {"h100-sxm": "bfloat16", "t4": "float16"}  # a device -> what vllm serves 32 bits in
+STEP: Any = {"phase": "decode", "context": 64}
+STEPPED = ("--phase", "decode", "--context", "64")
+ON = ("--device", "h100-sxm")
+TINY = ("--input", "8", "--output", "2", "--requests", "4")
 
 
 @pytest.fixture(scope="module")
 def h100() -> Any:
-    return neuralpower.load("h100-sxm").predictor
+    return neuralpower.load("h100-sxm").predictor.hardware
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -58,27 +67,86 @@ def test_other_runs_and_types_and_own_modules_stay(h100: Any) -> None:
 
 
 def test_a_device_without_bfloat16_serves_float16() -> None:
-    t4 = neuralpower.load("t4").predictor
+    t4 = neuralpower.load("t4").predictor.hardware
     assert served_type(GPT2, "float32", "engine", t4)[0] == "float16"
     gemma2 = f"transformers:Gemma2ForCausalLM?{SMALL}&num_key_value_heads=4&head_dim=16"
     assert served_type(gemma2, "float32", "engine", t4)[0] == "float32"  # leaves the range of float16
 
 
-def test_time_follows_the_type_that_is_served_and_the_answer_says_it(h100: Any) -> None:
+ASKED: dict[str, Callable[[str], str]] = {  # each function -> the dtype in which it answers for a device
+    "predict": lambda device: neuralpower.predict(GPT2, device=device, **STEP).dtype,
+    "fit": lambda device: _requested(neuralpower.fit(GPT2, device=device, **STEP)),
+    "fit with a predictor": lambda device: _requested(neuralpower.fit(GPT2, predictor=device, **STEP)),
+    "fit under an engine": lambda device: _requested(neuralpower.fit(GPT2, device=device, engine="vllm")),
+    "memory": lambda device: _half(neuralpower.memory(GPT2, device=device, **STEP), device),
+    "sweep": lambda device: neuralpower.sweep(GPT2, device=device, **STEP).points[0].dtype,
+    "compare": lambda device: _type_in(neuralpower.compare(GPT2, GPT2, device=device, **STEP).about),
+    "parallel": lambda device: neuralpower.parallel(GPT2, devices=f"2x{device}", **STEP).wanted.request.dtype,
+    "traffic": lambda device: deployed(GPT2, neuralpower.load(device).predictor).surface.dtype,
+    "evaluate --measured": lambda device: _measured(device),
+}
+SAID = {  # each command that says in which dtype it answers
+    "predict": (*ON, *STEPPED),
+    "fit": (*ON, *STEPPED),
+    "sweep": (*ON, *STEPPED),
+    "compare": (f"{GPT2}@h100-sxm", *STEPPED),
+    "parallel": ("--devices", "2xh100-sxm", *STEPPED),
+    "plan": ("--devices", "h100-sxm", "--rate", "1", "--sla", "ttft=9s", *TINY, "--tensor-parallel", "1"),
+}
+
+
+def _requested(found: neuralpower.Fit) -> str:
+    assert found.request is not None
+    return found.request.dtype
+
+
+def _half(found: neuralpower.Memory, device: str) -> str:
+    """The dtype of 16 bits of which these are the bytes."""
+    (dtype,) = {
+        name
+        for name in ("float32", TYPES[device])
+        if neuralpower.memory(GPT2, device=device, dtype=name, **STEP) == found
+    }
+    return dtype
+
+
+def _type_in(about: str) -> str:
+    return next(word.strip(",") for word in about.split() if "float" in word)
+
+
+def _measured(device: str) -> str:
+    request = Request(GPT2, phase=Phase.decode(context=64))
+    return Measurement(request, 1.0, device, 2, typed=False).asked(neuralpower.load(device).predictor).dtype
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("device", TYPES)
+def test_all_functions_answer_in_the_type_that_is_served(name: str, device: str) -> None:
+    assert ASKED[name](device) == TYPES[device]
+
+
+@pytest.mark.parametrize("command", SAID)
+def test_all_commands_say_the_type_that_is_served(command: str) -> None:
+    done = run(command, GPT2, *SAID[command])
+    assert "vllm serves it in bfloat16 (dtype auto), not in float32" in done.out + done.err
+    kept = run(command, GPT2, *SAID[command], "--dtype", "float32")
+    assert "serves it in" not in kept.out + kept.err
+
+
+def test_time_follows_the_type_that_is_served() -> None:
     loaded, step = neuralpower.load("h100-sxm"), Phase.decode(context=64)
     found = loaded.predict(GPT2, phase=step)
-    assert found.dtype == "bfloat16"
-    assert found.assumptions[0].startswith("vllm serves it in bfloat16 (dtype auto), not in float32")
     assert found.runtime_s == loaded.predict(GPT2, phase=step, dtype="bfloat16").runtime_s
     assert loaded.predict(GPT2, phase=step, engine="sglang").dtype == "float16"
     assert loaded.predict(GPT2, phase=step, dtype="float32").dtype == "float32"
     assert loaded.predict(GPT2, phase=step, run="graph").dtype == "float32"
-    (point,) = loaded.sweep(GPT2, phase=step).points
-    assert point.dtype == "bfloat16"
-    ranked = neuralpower.parallel(GPT2, devices="2xh100-sxm", phase="decode", context=64)
-    assert ranked.wanted.request.dtype == "bfloat16" and ranked.notes[0].startswith("vllm serves it")
-    with_itself = loaded.compare(GPT2, GPT2, phase=step)
-    assert "bfloat16" in with_itself.about
+
+
+def test_devices_of_a_sweep_have_types_of_their_own() -> None:
+    found = neuralpower.sweep(GPT2, device=list(TYPES), **STEP)
+    assert {point.device: point.dtype for point in found.points} == {
+        neuralpower.load(device).device: dtype for device, dtype in TYPES.items()
+    }
 
 
 def test_engines_are_of_run_engine() -> None:
@@ -87,18 +155,3 @@ def test_engines_are_of_run_engine() -> None:
         loaded.predict(GPT2, seq_len=8, engine="vllm")
     with pytest.raises(InputError, match="unknown engine 'vlm'"):
         loaded.predict(GPT2, phase=Phase.decode(context=8), engine="vlm")
-
-
-def test_the_command_says_it_too() -> None:
-    asked = [GPT2, "--device", "h100-sxm", "--phase", "decode", "--context", "64"]
-    said = run("predict", *asked, "--engine", "sglang").out
-    assert "float16, decode, engine" in said
-    assert "sglang serves it in float16 (dtype auto), not in float32" in said
-    assert "float32, decode, engine" in run("predict", *asked, "--dtype", "float32").out
-    swept = run("sweep", *asked)
-    assert "bfloat16" in swept.out
-    assert "vllm serves it in bfloat16" in swept.err
-    against = run("compare", GPT2, f"{GPT2}@h100-sxm", *asked[1:])
-    assert "vllm serves it in bfloat16" in against.err
-    devices = ["--devices", "2xh100-sxm", "--phase", "decode", "--context", "64"]
-    assert "vllm serves it in bfloat16" in run("parallel", GPT2, *devices).err

@@ -57,11 +57,10 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
     assert {row.basis for row in short} == {WEIGHTS_LAW}
     assert found.basis in (WEIGHTS_LAW, "roofline")
     assert found.coverage < plain.coverage
-    said = prediction_table(found, "kind", 3, 15).splitlines()
-    assert said[len(found.warnings) + 1].startswith(
-        "weights int4, groups of 128, float32 model.embed_tokens, lm_head unchanged: "
-    )
-    assert any("with quantised weights: estimated as" in line for line in said)
+    said = prediction_table(found, "kind", 3, 15, full=True).splitlines()
+    form = "weights int4, groups of 128, float32 model.embed_tokens, lm_head unchanged: "
+    assert any(line.startswith(form) for line in said)
+    assert any("with quantised weights was not measured here" in line for line in said)
     told: Any = found.to_json()["weights"]
     assert told["bits_per_quantised_weight"] == pytest.approx(4.125)
     assert told["left_out"] == ["model.embed_tokens", "lm_head"]
@@ -134,7 +133,8 @@ def test_a_device_without_the_arithmetic_says_what_runs() -> None:
     assert scheme is not None and scheme.form is not None
     assert (scheme.form.activations, scheme.widened) == ("", ("float8_e4m3fn",))
     assert as_run(parsed("w8a8"), a100) == parsed("w8a8")  # which it has
-    out = done("predict", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "fp8")
+    out = done("predict", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "fp8", "-v")
+    assert "weights fp8 (the device has no fp8 arithmetic, so products run in float32), " in out
     line = next(line for line in out.splitlines() if line.startswith("weights "))
     assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head unchanged: ")
     assert line.endswith("; the device has no fp8 arithmetic, so products run in float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import pickle
 import re
@@ -239,5 +240,16 @@ def test_a_plot_names_the_extra_that_is_missing(
     prediction: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"plot needs matplotlib: pip install 'neuralpower\[report\]'"):
+    with pytest.raises(InputError, match=r"plot needs matplotlib: pip install matplotlib"):
         prediction.plot()
+
+
+@pytest.mark.parametrize(
+    ("tried", "meant"), [("latency", "runtime_s"), ("memory_bytes", "memory.value_bytes")]
+)
+def test_an_unknown_attribute_names_the_known_one(results: dict[str, Any], tried: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{tried}'; write {meant}"):
+        getattr(results["Prediction"], tried)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        _ = results["Prediction"].nothing
+    assert copy.deepcopy(results["Prediction"]) == results["Prediction"]

@@ -69,50 +69,80 @@ def lines(p: Prediction, by: str = "kind", marked: bool = False) -> list[str]:
     return prediction_table(p, by, 3, 0, marked=marked).splitlines()
 
 
+def detailed(p: Prediction) -> list[str]:
+    return prediction_table(p, "kind", 3, 0, full=True).splitlines()
+
+
 # ---- what comes first ----
+
+
+def test_at_most_four_lines_stand_before_the_table_and_narrow_tables_spare_columns() -> None:
+    rows = [row(kind, 1e-3, watts=100.0) for kind in ("linear", "attention", "collective", "a" * 14)]
+    p = prediction(rows, 4e-3, origins={TRAINED_HERE: 1.0}, assumptions=tuple("abcde"))
+    known = replace(p, power_w=Interval(100, 50, 200), energy_j=Interval(0.4, 0.1, 1.0))
+    text = lines(known)
+    assert text.index("") == 3  # no memory is known
+    assert max(map(len, text[4:9])) <= 80
+    assert [line for line in text if line.startswith("Note: ")] == ["Note: a", "Note: b", "Note: c"]
+    assert text[-1] == "(2 more notes with -v)"
+    wide = prediction_table(known, "kind", 3, 0, width=200).splitlines()
+    assert wide[4].split()[-3:] == ["FLOP", "bound", "basis"] != text[4].split()[-3:]
+    assert len(detailed(known)) > len(text)
 
 
 def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_without_a_doubt() -> None:
     p = prediction([row("linear", 4e-3)], 4e-3, origins={TRAINED_HERE: 1.0})
     first, headline, *_ = lines(p)
-    assert first == "zoo:net, batch 4, bfloat16, forward, eager, on GPU (gpu)"
+    assert first == (
+        "zoo:net, forward, batch 4, bfloat16, eager, on GPU: expect 33% error; measured on this device"
+    )
     assert headline == "latency 4 ms (2 ms to 8 ms, 90 %), 1000 samples/s"
     assert p.warnings == () and p.to_json()["warnings"] == []
 
 
+PARTLY = "partly measured on this device, 25% rests on formulas alone"
+
+
 @pytest.mark.parametrize(
-    ("bases", "origins", "warnings"),
+    ("bases", "origins", "warnings", "why"),
     [
-        ((IN_RANGE, MEASURED), {TRAINED_HERE: 1.0}, []),
+        ((IN_RANGE, MEASURED), {TRAINED_HERE: 1.0}, [], "measured on this device"),
         # a quarter of the time is not covered: 1 s of 4
-        ((IN_RANGE, ROOFLINE), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"]),
-        ((IN_RANGE, WEIGHTS_LAW), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"]),
-        ((IN_RANGE, BORROWED), {TRAINED_HERE: 0.75, LIKE: 0.25}, ["only 75% of the time is covered"]),
-        ((CARRIED, IN_RANGE), {CARRIED_BY: 0.75, TRAINED_HERE: 0.25}, ["only 25% of the time was trained"]),
+        ((IN_RANGE, ROOFLINE), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"], PARTLY),
+        ((IN_RANGE, WEIGHTS_LAW), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"], PARTLY),
+        ((IN_RANGE, BORROWED), {TRAINED_HERE: 0.75, LIKE: 0.25}, ["only 75% of the time is covered"], PARTLY),
+        (
+            (CARRIED, IN_RANGE),
+            {CARRIED_BY: 0.75, TRAINED_HERE: 0.25},
+            ["only 25% of the time was trained"],
+            "25% of the time was measured on this device",
+        ),
         (
             (CARRIED, ROOFLINE),
             {CARRIED_BY: 0.75},
             ["only 75% of the time is covered", "none of these kernels was measured here"],
+            "nobody measured this device, 25% rests on formulas alone",
         ),
+        ((ROOFLINE, ROOFLINE), {}, ["only 0% of the time is covered"], "nobody measured such layers, 100%"),
     ],
 )
-def test_warnings_come_before_everything_else(
-    bases: tuple[str, str], origins: dict[str, float], warnings: list[str]
+def test_the_first_line_says_how_sure_it_is_and_what_cannot_run_stands_before_it(
+    bases: tuple[str, str], origins: dict[str, float], warnings: list[str], why: str
 ) -> None:
     p = prediction([row("linear", 3.0, bases[0]), row("norm", 1.0, bases[1])], 4.0, origins=origins)
-    text = lines(replace(p, warned=("out of memory",)))
-    expected = ["out of memory", *warnings]
+    warning, first, *_ = lines(replace(p, warned=("out of memory",)))
+    assert warning == "Warning: out of memory"
+    assert first.startswith("zoo:net, ") and f"error; {why}" in first
     assert len(p.warnings) == len(warnings)
-    for line, begin in zip(text, expected, strict=False):
-        assert line.startswith(f"Warning: {begin}")
-    assert text[len(expected)].startswith("zoo:net, ")
+    for text, begin in zip(p.warnings, warnings, strict=True):
+        assert text.startswith(begin)
 
 
 def test_coverage_states_the_part_of_related_devices() -> None:
     rows = [row("linear", 3.0, CARRIED), row("norm", 1.0)]
-    text = "\n".join(lines(prediction(rows, 4.0, origins={CARRIED_BY: 0.75, TRAINED_HERE: 0.25})))
+    text = "\n".join(detailed(prediction(rows, 4.0, origins={CARRIED_BY: 0.75, TRAINED_HERE: 0.25})))
     assert "coverage 100 % (75 % trained on related devices), extrapolated" in text
-    own = "\n".join(lines(prediction(rows, 4.0, origins={TRAINED_HERE: 1.0})))
+    own = "\n".join(detailed(prediction(rows, 4.0, origins={TRAINED_HERE: 1.0})))
     assert "coverage 100 %, extrapolated" in own
 
 
@@ -121,7 +151,7 @@ def test_a_borrowed_regressor_does_not_cover() -> None:
     assert (p.coverage, p.borrowed, p.extrapolated) == (0.75, 0.25, 0.0)
     assert p.uncovered == ("norm",)
     assert p.to_json()["borrowed"] == 0.25
-    assert "coverage 75 %, borrowed 25 %, extrapolated 0 %" in "\n".join(lines(p))
+    assert "coverage 75 %, borrowed 25 %, extrapolated 0 %" in "\n".join(detailed(p))
 
 
 def test_a_key_is_named_without_what_is_pooled() -> None:
@@ -183,7 +213,7 @@ def test_the_flop_of_a_network_are_the_same_in_profile_and_predict() -> None:
     profiled = profile(model, x, runtime=False)
     # conv 2*2*196*27*4, norm 5 a number, ReLU 1 a number, linear 2*2*784*5
     assert profiled.total.flops == predicted.flops == 84_672 + 6 * 1_568 + 15_680
-    assert "(all-ops)" in profiled.table() and "(all-ops)" in "\n".join(lines(predicted))
+    assert "(all-ops)" in profiled.table()
 
 
 # ---- terminals ----
@@ -300,7 +330,7 @@ def test_no_part_has_a_bound_above_that_of_the_whole() -> None:
 
 def test_what_is_of_a_rank_says_so() -> None:
     one = prediction([row("linear", 2.0)], 2.0)
-    assert "11.7 M parameters, " in "\n".join(lines(one))
+    assert "11.7 M parameters, " in "\n".join(detailed(one))
     shared = {
         "layout": Layout(tensor=4),
         "micro_batches": 1,
@@ -311,8 +341,8 @@ def test_what_is_of_a_rank_says_so() -> None:
     waits = {"bubble_s": 0.0, "exposed_s": Interval(0.0, 0.0, 0.0), "samples_per_s": Interval(2.0, 1.0, 4.0)}
     rest = {"cluster": None, "tokens_per_s": None, "utilisation": None, "energy_j": None, "stages": ()}
     several = Parallel(**shared, **waits, **rest, runtime_s=2.0, cycle_s=2.0, idle_s=0.0, notes=())
-    text = "\n".join(lines(replace(one, parallel=several)))
-    assert "1 GFLOP of a rank (all-ops), 11.7 M parameters of a rank, " in text
+    text = "\n".join(detailed(replace(one, parallel=several)))
+    assert "1 GFLOP of a rank, 11.7 M parameters of a rank, " in text
 
 
 # ---- comparisons and sweeps ----

@@ -189,7 +189,7 @@ def _ray() -> Any:  # its types are incomplete
     try:
         import ray
     except ImportError:
-        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+        raise InputError("executor ray: Ray is not installed; pip install ray") from None
     return ray
 
 

@@ -76,7 +76,7 @@ def load_nvml(nvml: Any = None) -> Any:
         nvml = nvml or importlib.import_module("pynvml")
     except ImportError:
         raise MeterUnavailable(
-            "no_library", "nvml: nvidia-ml-py is not installed; pip install 'neuralpower[nvidia]'"
+            "no_library", "nvml: nvidia-ml-py is not installed; pip install nvidia-ml-py"
         ) from None
     if not hasattr(nvml, "nvmlDeviceGetFieldValues") or not hasattr(nvml, "NVML_FI_DEV_POWER_INSTANT"):
         raise MeterUnavailable(

@@ -239,12 +239,12 @@ def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) 
 def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[str]:
     """Notes on how it is sharded."""
     said = {
-        TRANSFORMERS: "as its plan in transformers says",
-        OWN: "as the plan given says",
-        RULE: "by a rule",
+        TRANSFORMERS: "tensor-parallel plan: transformers",
+        OWN: "tensor-parallel plan: the given one",
+        RULE: "sharded by a rule",
     }
     if plan.entries:
-        yield f"sharded {said[plan.source]}"
+        yield said[plan.source]
     elif work.rank.layout.tensor > 1:
         yield "nothing is split: the network has no plan, and no pair of products around a nonlinearity"
     if plan.added:

@@ -62,7 +62,7 @@ def check_installed(given: Given) -> None:
     """Raise ModelError where a library of image networks is not installed."""
     package = given.location.partition(":")[0]
     if importlib.util.find_spec(package) is None:
-        raise ModelError(f'{package} is not installed; pip install "neuralpower[vision]"')
+        raise ModelError(f"{package} is not installed; pip install timm torchvision")
 
 
 def check_file(given: Given) -> None:

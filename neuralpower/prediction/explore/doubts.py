@@ -34,6 +34,6 @@ def doubts(
     known = [(own, all_) for own, all_ in zip(trained, coverages, strict=True) if own is not None]
     if few := [own for own, all_ in known if own < TRAINED and (all_ or 0.0) - own > 1e-9]:
         yield (
-            f"{len(few)} of {len(known)} {what} were trained on their device for less than {TRAINED:.0%} "
-            f"of the time, the least for {percent(min(few))}; other layers use data of related devices"
+            f"{len(few)} of {len(known)} {what}: less than {TRAINED:.0%} of the time was measured on their "
+            f"device, at least {percent(min(few))}; similar devices give the others"
         )

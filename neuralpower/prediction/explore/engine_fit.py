@@ -11,7 +11,6 @@ from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
-from neuralpower.networks.sources import resolve
 from neuralpower.prediction.memory.engines import (
     ACTIVATIONS,
     IMAGES,
@@ -21,7 +20,6 @@ from neuralpower.prediction.memory.engines import (
     check_ranks,
     check_stages,
     served,
-    served_note,
 )
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 
@@ -53,21 +51,6 @@ def check_engine(request: Request) -> None:
             f"--engine {asked.engine}: pools are of GPUs, and the device is a CPU; choose --device h100"
         )
     asked.settings()
-
-
-def served_in(request: Request) -> tuple[Request, tuple[str, ...]]:
-    """The request in the type in which its engine serves the model by default, and a note on another type.
-
-    Raises ModelError.
-    """
-    asked, own = request.engine, request.dtype
-    if asked is None or not request.published:
-        return request, ()
-    model = resolve(request.model).build(dtype=torch_dtype(own))
-    dtype = asked.dtype(own, str(getattr(getattr(model, "config", None), "model_type", "")))
-    if dtype == own:
-        return request, ()
-    return replace(request, dtype=dtype), (served_note(asked.engine, dtype, own),)
 
 
 def check_ranks_of(request: Request, module: nn.Module, name: str) -> None:

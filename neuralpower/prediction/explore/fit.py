@@ -24,7 +24,7 @@ from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.networks.inputs import check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREDICTED, PREFILL
 from neuralpower.platforms import CPU, PLATFORMS, Platform
-from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of, served_in
+from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of
 from neuralpower.prediction.explore.largest import MOST, largest
 from neuralpower.prediction.explore.probe import Probe
 from neuralpower.prediction.explore.remedies import Remedy, Situation, remedies
@@ -202,12 +202,10 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     request = replace(request, run=request.run_on(request.platform))
     if request.engine is not None:
         check_engine(request)
-    request, served = served_in(request)
     check_room(request.platform, room_bytes)
     probe = Probe(request)
     if request.engine is not None:
-        found = _under_engine(request, probe, room_bytes)
-        return replace(found, notes=(*served, *found.notes))
+        return _under_engine(request, probe, room_bytes)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = request.platform.left_bytes(room_bytes, request.phase.name, margin)
     probe.seen = seen

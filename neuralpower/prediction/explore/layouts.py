@@ -172,7 +172,7 @@ class _Search:
         self.known: dict[tuple[int, int, int, str], Stretched | str] = {}
         self.notes: dict[str, None] = {}
         if self.blocks > SHORT:
-            self.notes[f"followed with {SHORT} of its {self.blocks} equal blocks"] = None
+            self.notes[f"traced {SHORT} of {self.blocks} identical blocks; the others count the same"] = None
 
     def result(self) -> Layouts:
         """All layouts."""
@@ -347,7 +347,7 @@ class _Search:
         found = follow(asked, one_micro_batch(question))
         assert isinstance(found, Followed)  # a generation comes pass by pass
         self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
-        return Stretched(found, self.blocks, self.predictor, question)
+        return Stretched(found, self.blocks if self.blocks > SHORT else None, self.predictor, question)
 
 
 def _divisors(number: int) -> list[int]:

@@ -53,11 +53,18 @@ def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) ->
     return sweep_phases(points, predictors, memory_bytes=grid.memory_bytes)
 
 
-def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, Grid, tuple[str, ...]]:
-    """What is the same in all points of a sweep's options, what differs, and notes; raises InputError."""
+def grids_of(
+    model: Any, options: Given, predictors: Sequence[Predictor]
+) -> tuple[Request, list[tuple[Grid, list[Predictor]]], tuple[str, ...]]:
+    """What is the same in all points of a sweep's options, what differs, by whom, and notes.
+
+    Without a dtype, predictors that answer in different ones have a grid each. Raises InputError.
+    """
 
     def several(name: str) -> Any:
         given = options.get(name)
+        if isinstance(given, (int, float)):
+            return (given,)
         return texts.sizes(given, SAID.get(name, name)) if isinstance(given, str) else given
 
     asked = options.get("phase", FORWARD)
@@ -73,12 +80,14 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
         for phase, context, prompt in itertools.product(named, *tokens.values())
     ]
     dtypes, batches, lengths = options.get("dtype"), several("batch_size"), several("seq_len")
-    notes: tuple[str, ...] = ()
-    if dtypes is None:
+    notes: dict[str, None] = {}
+    groups: dict[Any, list[Predictor]] = {}
+    for predictor in predictors if dtypes is None else ():
         run = run_of(options.get("run"), phases[0].name if phases else FORWARD, predictor.platform)
-        usual, notes = dtype_for(model, None, predictor, run)
-        dtypes = [usual]
-    elif isinstance(dtypes, (str, list, tuple)):  # other values are refused later
+        usual, said = dtype_for(model, None, predictor, run)
+        groups.setdefault((usual,), []).append(predictor)
+        notes |= dict.fromkeys(said)
+    if isinstance(dtypes, (str, list, tuple)):  # other values are refused later
         listed = texts.names(dtypes, "dtype") if isinstance(dtypes, str) else dtypes
         dtypes = [dtype_for(model, name)[0] for name in listed or ()]
     gridded = ("phase", "context", "prompt", "batch_size", "seq_len", "dtype")
@@ -89,12 +98,13 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
     lists = Grid(
         (request.batch_size,) if batches is None else batches,
         (None,) if lengths is None else lengths,
-        dtypes,
+        () if dtypes is None else dtypes,
         phases,
         layouts_in(options),
         None if memory is None else bytes_of(memory),
     )
-    return request, lists, notes
+    grids = [(replace(lists, dtypes=dtypes), those) for dtypes, those in groups.items()]
+    return request, grids or [(lists, [*predictors])], tuple(notes)
 
 
 def _checked(phases: Sequence[Phase]) -> str:

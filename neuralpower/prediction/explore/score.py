@@ -26,13 +26,12 @@ from neuralpower.errors import (
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import nearest_dtype
-from neuralpower.networks.sources import published_dtype
 from neuralpower.networks.trust import check_model
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.lists import Lists
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
 from neuralpower.prediction.explore.space import Point, explore
+from neuralpower.prediction.request import dtype_for
 
 BY = {"latency": "runtime_s", "energy": "energy_j", "memory": "memory_bytes"}  # name -> field of a score
 LISTED = "layers"  # basis of a candidate that came as its layers
@@ -113,7 +112,7 @@ def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict
         try:
             model = str(point.model)
             if not point.dtype and model not in usual:
-                usual[model] = nearest_dtype(predictor, published_dtype(model) or "float32")
+                usual[model] = dtype_for(model, None, predictor)[0]
             known[line] = replace(point, dtype=point.dtype or usual[model])
             predictor.check(known[line].dtype, FORWARD)
         except NeuralPowerError as error:

@@ -169,6 +169,25 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
     return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
+def joined(sweeps: Sequence[Sweep]) -> Sweep:
+    """Sweeps of one network by different predictors as one, with one Pareto front; at least one sweep."""
+    if len(sweeps) == 1:
+        return sweeps[0]
+    points = [point for part in sweeps for point in part.points]
+    front, best = pareto_front(points)
+    lines = {
+        name: tuple(dict.fromkeys(line for part in sweeps for line in getattr(part, name)))
+        for name in ("notes", "warnings")
+    }
+    return Sweep(
+        tuple(replace(point, best=i in best) for i, point in enumerate(points)),
+        front,
+        sum(part.traces for part in sweeps),
+        **lines,
+        run=", ".join(dict.fromkeys(part.run for part in sweeps)),
+    )
+
+
 def left_bytes(predictor: Predictor, room: float | None, phase: str, margin: float | None) -> float | None:
     """What a network may take of a device's memory, `room` or that of its sheet; None if not known."""
     room = device_memory(predictor) if room is None else room

@@ -5,13 +5,15 @@ into two stages and once into three, says both:
 
     per block   = (first of two stages) - (first of three stages), which has one block less
     a stage     = that of the short network + (k - its blocks) * per block
+
+A network that is not shortened is cut as it is meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from neuralpower.devices.layout import Layout
@@ -52,23 +54,24 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Stretched:
-    """A network of `blocks` blocks by what was followed of a short one, or of itself where it is short.
+    """A network of `blocks` blocks by what was followed of a short one; or, without `blocks`, of itself.
 
     What several layouts have in common is kept from one to the next.
 
     Args:
         found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`.
-        blocks: of the network that is meant.
+        blocks: of the network that is meant; None: it is the one that was followed.
         predictor: of one of the devices; one that remembers layers saves most of the work.
         question: of any layout with the same tensor and expert ranks.
     """
 
     found: Followed
-    blocks: int
+    blocks: int | None
     predictor: Predictor
     question: Question
     parts: dict[int, list[Part]] = field(default_factory=dict, compare=False, repr=False)
     pieces: dict[tuple[object, ...], list[Piece]] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[int, list[Activations]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def trains(self) -> bool:
@@ -97,12 +100,13 @@ class Stretched:
             self.pieces[key] = pieces_of(self.cut(stages)[:count], self.predictor, asked)
         return self.pieces[key]
 
-    @cached_property
-    def activations(self) -> dict[int, list[Activations]]:
-        """Number of stages -> values of each; raises InputError for fewer blocks than TRIPLE."""
-        step, platform = self.found.lifetimes, self.question.platform
-        assert step is not None  # the caller has checked it
-        return {stages: activations_of(step, self.cut(stages), platform) for stages in (1, PAIR, TRIPLE)}
+    def activations(self, stages: int) -> list[Activations]:
+        """Values of each of its stages; raises InputError for more stages than blocks."""
+        if stages not in self.kept:
+            assert self.found.lifetimes is not None  # the caller has checked it
+            platform = self.question.platform
+            self.kept[stages] = activations_of(self.found.lifetimes, self.cut(stages), platform)
+        return self.kept[stages]
 
     @cached_property
     def step(self) -> StepMemory:
@@ -139,22 +143,24 @@ class StretchedLayout:
         return self.layout.pipeline * self.layout.interleave
 
     @cached_property
-    def shares(self) -> list[int]:
-        """[pieces] blocks of each."""
-        return shares_of(self.base.blocks, self.number)
+    def more(self) -> list[int]:
+        """[pieces] blocks that each has more than the stage which stands for it."""
+        if self.base.blocks is None:
+            return [0] * self.number
+        parts = self.base.cut(self.stages)
+        shares = shares_of(self.base.blocks, self.number)
+        return [share - len(parts[self.place(i)].blocks) for i, share in enumerate(shares)]
 
     @property
     def stages(self) -> int:
-        """Stages of the short network, which stand for all pieces."""
-        return 1 if self.number == 1 else TRIPLE
+        """Stages of the network that was followed, which stand for all pieces."""
+        return self.number if self.base.blocks is None or self.number == 1 else TRIPLE
 
     def place(self, piece: int) -> int:
-        """The stage of the short network that stands for a piece."""
+        """The stage of the network that was followed that stands for a piece."""
+        if self.base.blocks is None:
+            return piece
         return min(piece, 1) if piece < self.number - 1 else self.stages - 1
-
-    def more(self, piece: int) -> int:
-        """Blocks of a piece that the stage which stands for it has not."""
-        return self.shares[piece] - len(self.base.cut(self.stages)[self.place(piece)].blocks)
 
     def ranks_pieces(self, rank: int) -> range:
         """Numbers of the pieces of a pipeline rank."""
@@ -162,19 +168,22 @@ class StretchedLayout:
 
     @cached_property
     def whole(self) -> list[Piece]:
-        """The short network as one stage, or in three."""
+        """The network that was followed, in its stages."""
         return self.base.timed(self.stages, self.stages, self.question)
 
     @cached_property
     def timings(self) -> list[Timing]:
         """[pieces] of each."""
-        long = self.base.timed(PAIR, 1, self.question)[0].timing
-        # the first of three stages alone, where not all three are asked about anyhow
-        short = (self.whole if self.number > 1 else self.base.timed(TRIPLE, 1, self.question))[0].timing
         return [
-            _extended(self.whole[self.place(piece)].timing, long, short, self.more(piece))
+            _extended(self.whole[self.place(piece)].timing, self._timed_first, self.more[piece])
             for piece in range(self.number)
         ]
+
+    def _timed_first(self, stages: int) -> Timing:
+        """The first of two or three stages."""
+        # alone, where not all three are asked about anyhow
+        whole = stages == self.stages
+        return (self.whole if whole else self.base.timed(stages, 1, self.question))[0].timing
 
     @cached_property
     def busy_s(self) -> list[float]:
@@ -232,25 +241,28 @@ class StretchedLayout:
         """A device's memory in the fullest stage; None where a step's lifetimes are not known."""
         step, most = self.base.found.lifetimes, self.layout.pipeline - 1
         if not self.base.trains:
-            found = [self._serving(piece) for piece in sorted({0, min(1, most), most})]
+            found = [self._serving(piece) for piece in self._standing or sorted({0, min(1, most), most})]
         elif step is None or len(step.passes) < 2:
             return None
         else:
             order = order_of(self.layout, self.count)
-            found = [self._bounded(self._training(rank, held(order[rank]))) for rank in sorted({0, most})]
+            ranks = self._standing or sorted({0, most})
+            found = [self._bounded(self._training(rank, held(order[rank]))) for rank in ranks]
         return max(found, key=lambda memory: memory.high_bytes)
+
+    @property
+    def _standing(self) -> range:
+        """All ranks, where none stands for others."""
+        return range(self.layout.pipeline if self.base.blocks is None else 0)
 
     def _serving(self, piece: int) -> Memory:
         """The memory of a device of a stage in a forward pass."""
-        own, long, short = (
-            serving_memory([part], self.layout, self.question.platform, self.count)
-            for part in (
-                self.base.cut(self.stages)[self.place(piece)],
-                self.base.cut(PAIR)[0],
-                self.base.cut(TRIPLE)[0],
-            )
-        )
-        return _extended(own, long, short, self.more(piece))
+
+        def of(stages: int, place: int = 0) -> Memory:
+            part = self.base.cut(stages)[place]
+            return serving_memory([part], self.layout, self.question.platform, self.count)
+
+        return _extended(of(self.stages, self.place(piece)), of, self.more[piece])
 
     def _training(self, rank: int, most: dict[int, int]) -> Memory:
         """The memory of a device of a rank in a step, with the micro-batches of each piece that it holds."""
@@ -258,16 +270,19 @@ class StretchedLayout:
         found = self._of_stages([(self.stages, self.place(piece)) for piece in own], most)
         for number, piece in enumerate(own):
             holds = {0: most.get(number, 0)}
-            long, short = (self._of_stages([(stages, 0)], holds) for stages in (PAIR, TRIPLE))
-            found = _extended(found, long, short, self.more(piece))
+            found = _extended(found, partial(self._of_first, holds), self.more[piece])
         return found
+
+    def _of_first(self, holds: dict[int, int], stages: int) -> Memory:
+        """The memory of a rank with the first of two or three stages."""
+        return self._of_stages([(stages, 0)], holds)
 
     def _of_stages(self, stages: Sequence[tuple[int, int]], holds: dict[int, int]) -> Memory:
         """The memory of a rank with some stages, (their number, which of them), of the short network."""
         return training_rank_memory(
             self.base.step,
             [self.base.cut(number)[place] for number, place in stages],
-            [self.base.activations[number][place] for number, place in stages],
+            [self.base.activations(number)[place] for number, place in stages],
             holds,
             self.question,
         )
@@ -285,13 +300,17 @@ class StretchedLayout:
         )
 
 
-def _extended(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
-    """The numbers with some blocks more, or fewer."""
+def _extended(own: Numbers, first: Callable[[int], Numbers], blocks: int) -> Numbers:
+    """The numbers with some blocks more, or fewer; `first`: those of the first of two or three stages."""
+    return own if blocks == 0 else _with_blocks(own, first(PAIR), first(TRIPLE), blocks)
+
+
+def _with_blocks(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
     changed: dict[str, Any] = {}
     for one in fields(own):
         value, more, less = (getattr(numbers, one.name) for numbers in (own, long, short))
         if isinstance(value, Sums):
-            changed[one.name] = _extended(value, more, less, blocks)
+            changed[one.name] = _with_blocks(value, more, less, blocks)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             changed[one.name] = max(value + blocks * (more - less), 0)
     return replace(own, **changed)

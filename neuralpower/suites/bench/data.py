@@ -295,7 +295,7 @@ def _extra(module: str, need: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"{need}, which is not installed; pip install 'neuralpower[bench]'") from None
+        raise InputError(f"{need}, which is not installed; pip install lmdb pillow") from None
 
 
 def _pillow() -> Any:

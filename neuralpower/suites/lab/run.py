@@ -78,10 +78,10 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     if request.port is not None:
         board.check_port(request.port)
         if not events:
-            text = "event files are off, or tensorboard is missing; pip install 'neuralpower[lab]'"
+            text = "event files are off, or tensorboard is missing; pip install tensorboard"
             raise InputError(f"tensorboard-port: {text}")
     elif request.tensorboard and not events:
-        tell("Note: no event files, since tensorboard is missing; pip install 'neuralpower[lab]'")
+        tell("Note: no event files, since tensorboard is missing; pip install tensorboard")
     if request.step == "report":
         return write_report(folder)
     digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
@@ -179,7 +179,7 @@ def write_images(folder: Folder, digits: Digits) -> None:
     try:
         from PIL import Image
     except ImportError:
-        raise InputError("pictures need pillow: pip install 'neuralpower[lab]'") from None
+        raise InputError("pictures need pillow: pip install pillow") from None
     picture = Image.fromarray(board.image_grid(digits.train).numpy())
     written(folder.images, partial(picture.save, format="png"))
 

@@ -28,6 +28,8 @@ def optimizer(trace: Trace, question: Question) -> Trace:
     """
     recipe, granted = question.recipe, trace.granted
     if not trace.trained and not trace.sparse:
+        if (stages := question.layout.pipeline) > 1:
+            raise InputError(f"pipeline {stages}: a stage has no parameter to train; choose fewer stages")
         nothing = "no parameter of the model requires a gradient: nothing to train"
         raise InputError(f"{nothing}; choose phase forward")
     rows = [name for name, _ in trace.sparse]

@@ -24,7 +24,7 @@ from tests.program import run
 from tests.strangers import strangers
 
 ray = pytest.importorskip(
-    "ray", reason="Ray is not installed: nothing of the fleet is tested; pip install 'neuralpower[ray]'"
+    "ray", reason="Ray is not installed: nothing of the fleet is tested; pip install ray"
 )
 
 

@@ -22,7 +22,6 @@ from neuralpower.prediction.memory.engines.engine_memory import (
 )
 from neuralpower.prediction.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.prediction.memory.engines.network import Served, served
-from neuralpower.prediction.memory.engines.served_dtype import served_dtype, served_note
 from neuralpower.prediction.memory.engines.sglang import SglangSettings
 from neuralpower.prediction.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.prediction.memory.engines.vllm import VllmSettings
@@ -45,7 +44,6 @@ __all__ = [
     "check_ranks",
     "check_stages",
     "served",
-    "served_note",
 ]
 
 ENGINES: Mapping[str, type[Any]] = {
@@ -88,10 +86,6 @@ class EngineRequest:
             _check_sort(name, value)
         found: Settings = kind(**given)
         return found
-
-    def dtype(self, published: str, model_type: str) -> str:
-        """The type in which the engine serves a checkpoint by default (`served_dtype.py`)."""
-        return served_dtype(self.engine, published, model_type, self.board is None or self.board.bfloat16)
 
     def memory(self, network: Served, room_bytes: float) -> EngineMemory:
         """The memory of a device of `room_bytes` under the engine; raises InputError as `settings`."""

@@ -47,7 +47,6 @@ class Board:
     linked: bool = False  # whether it has links of its own to others: NVLink
     year: int = LARGE_SINCE
     gaming: bool = False
-    bfloat16: bool = True  # whether it multiplies numbers of that type
 
     def free_bytes(self, ranks: int) -> int:
         """What is left when CUDA and NCCL have started."""
@@ -80,7 +79,6 @@ def board_of(spec: DeviceSpec | None, memory_bytes: float, name: str = "") -> Bo
         linked,
         spec.year or LARGE_SINCE,
         GAMING in spec.name,
-        spec.platform != "nvidia" or spec.get("peak_flops_bfloat16") is not None,
     )
 
 

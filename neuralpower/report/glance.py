@@ -1,0 +1,217 @@
+"""A prediction at a glance: at most four lines, what `-v` adds to them, and what several devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neuralpower.files.terminal import styled, visible
+from neuralpower.learn.estimates import TOLD
+from neuralpower.networks.phases import spelled
+from neuralpower.prediction.generation import Generation, Step
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.prediction import COVERED, Prediction, percent
+from neuralpower.prediction.several_devices import Parallel
+from neuralpower.report.grid import warning_lines
+from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
+from neuralpower.trace.recipe import TRAINING
+
+MOSTLY = 0.995  # share of the time that counts as all of it
+
+
+def glance(p: Prediction) -> Iterator[str]:
+    """Warnings, then what runs on what and how sure that is, time, energy, memory."""
+    yield from warning_lines(p.warned)
+    yield visible(f"{_question(p)}: {sureness(p)}")
+    yield styled(f"latency {_bounds(p)}{_rate(p)}", "bold")
+    if p.energy_j is not None and p.power_w is not None:
+        yield styled(_energy(p), "bold")
+    elif any(row.power_w is not None for row in p.rows):
+        yield f"energy unknown: {p.power_reason}"
+    if p.memory is not None:
+        m, of = p.memory, " of a device" if p.parallel else ""
+        room = "" if p.device_memory_bytes is None else f"; the device has {binary(p.device_memory_bytes)}"
+        value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
+        yield f"memory{of} {value} ({low} to {high}){room}"
+
+
+def details(p: Prediction) -> Iterator[str]:
+    """What `-v` adds: where the times come from, weights, parts of the memory, work, savings."""
+    yield visible(f"times: {p.origin or f'trained on {p.predictor}'}")
+    if p.weights is not None:
+        yield visible(p.weights.line)
+    yield from tokens(p)
+    if p.memory is not None:
+        yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
+    related = 0.0 if p.trained_here is None else p.coverage - p.trained_here
+    by = "" if related < TOLD else f" ({share(related)} trained on related devices)"
+    borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
+    of, parameters = _of_a_rank(p), many(p.parameters, "parameters")
+    yield (
+        f"{quantity(p.flops, 'FLOP')}{of}, {parameters}{of}, coverage {share(p.coverage)}{by}{borrowed}, "
+        f"extrapolated {share(p.extrapolated)}"
+    )
+    if p.savings is not None:
+        yield str(p.savings)
+
+
+def sureness(p: Prediction) -> str:
+    """The error to expect, and why: whose measurements say the time."""
+    here, formulas = p.trained_here, 1 - p.coverage
+    if p.coverage < TOLD:
+        why = "nobody measured such layers"
+    elif here is None or here > MOSTLY * p.coverage:
+        why = "measured on this device" if p.coverage >= COVERED else "partly measured on this device"
+    elif here >= TOLD:
+        why = f"{percent(here)} of the time was measured on this device"
+    else:
+        why = "nobody measured this device"
+    alone = f", {percent(formulas)} rests on formulas alone" if p.coverage < COVERED else ""
+    return f"expect {max(p.expected_error, 0.01):.0%} error; {why}{alone}"
+
+
+def _question(p: Prediction) -> str:
+    """What runs on what, without what is usual."""
+    about, sizes = p.generation, ""
+    if isinstance(about, Generation):
+        prompt = spelled(about.lengths) if about.lengths else about.prompt
+        sizes = f" (prompt {prompt}, {about.new_tokens} new tokens)"
+    elif isinstance(about, Step):
+        what = "context" if about.context else "prompt"
+        sizes = f" ({what} {spelled(about.lengths) if about.lengths else about.context or about.tokens})"
+    runs_as = p.weights and p.weights.runs_as
+    weights = "" if p.weights is None else f", weights {p.weights.name}"
+    weights += f" ({runs_as})" if runs_as else ""
+    layout = p.parallel and p.parallel.layout
+    place = p.device if layout is None else f"{layout.ranks} x {p.device}, {layout}"
+    return f"{p.model}, {p.phase}{sizes}, batch {p.batch_size}, {p.dtype}{weights}, {p.run}, on {place}"
+
+
+def _bounds(p: Prediction) -> str:
+    value, low, high = (quantity(s, "s") for s in (p.runtime_s.value, p.runtime_s.low, p.runtime_s.high))
+    return f"{value} ({low} to {high}, 90 %)"
+
+
+def _rate(p: Prediction) -> str:
+    """Samples or tokens per second, of all devices together."""
+    about = p.generation
+    if isinstance(about, Generation) and about.time_per_output_token_s is not None:
+        first, each = about.time_to_first_token_s.value, about.time_per_output_token_s.value
+        waits = f": first token {quantity(first, 's')}, then {quantity(each, 's')} each"
+    else:
+        waits = ""
+    if p.parallel is not None:
+        many = p.parallel.tokens_per_s if isinstance(about, (Generation, Step)) else None
+        rate = next(_rates(p.parallel)) if many is None else f"{plain(many.value)} tokens/s"
+        return f"{waits}, {rate}"
+    if isinstance(about, (Generation, Step)):
+        return f"{waits}, {plain(about.tokens_per_s.value)} tokens/s"
+    samples = p.batch_size if p.training is None else p.training.samples
+    return "" if p.runtime_s.value <= 0 else f", {plain(samples / p.runtime_s.value)} samples/s"
+
+
+def _energy(p: Prediction) -> str:
+    """Energy and power of a device, and how they are known."""
+    assert p.energy_j is not None and p.power_w is not None
+    trained = p.power_share_trained or 0.0
+    how = "" if trained > MOSTLY else f"; {share(trained)} measured" if trained else ", estimated"
+    if p.parallel is not None and p.parallel.energy_j is not None:
+        whole = f"energy {bounded(p.parallel.energy_j, 'J')} of all devices"
+        return f"{whole}, power {bounded(p.power_w, 'W')} each{how}"
+    about, each = p.generation, ""
+    if isinstance(about, (Generation, Step)) and about.energy_per_token_j is not None:
+        each = f", {quantity(about.energy_per_token_j.value, 'J')} per token"
+    return f"energy {bounded(p.energy_j, 'J')}{each}, power {bounded(p.power_w, 'W')}{how}"
+
+
+def _of_a_rank(p: Prediction) -> str:
+    """Whose numbers the rows, FLOP and parameters are, where ranks share the network."""
+    shared = p.parallel is not None and (p.parallel.layout.tensor > 1 or p.parallel.layout.expert > 1)
+    return " of a rank" if shared else ""
+
+
+def tokens(prediction: Prediction) -> Iterator[str]:
+    """Lines on a prefill, a decoding step or a generation; none for any other pass."""
+    about = prediction.generation
+    if isinstance(about, Generation):
+        first = bounded(about.time_to_first_token_s, "s")
+        prompt = f"prompts {spelled(about.lengths)}" if about.lengths else f"prompt {about.prompt}"
+        yield f"{prompt}, {about.new_tokens} new tokens: first after {first}"
+        if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
+            ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
+            each = bounded(about.time_per_output_token_s, "s")
+            yield f"then {each} per token, the first {', the last '.join(ends)}"
+    elif isinstance(about, Step) and about.lengths:
+        what = "contexts" if about.context else "prompts"
+        yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
+    elif isinstance(about, Step):
+        yield f"{counted(about.tokens, 'token')} of each sample, {about.context} in the cache"
+    if isinstance(about, (Generation, Step)):
+        energy = about.energy_per_token_j
+        joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
+        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
+        yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
+
+
+def memory_line(memory: Memory, name: str = "memory") -> str:
+    """The peak with its bounds and its parts, the largest part first."""
+    m = memory
+    value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
+    made_of = ", ".join(f"{name} {binary(size)}" for name, size in m.shown_parts.items())
+    assumed = ", assumed, not an upper bound" if m.assumed else ""
+    return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
+
+
+def parallel_lines(prediction: Prediction) -> Iterator[str]:
+    """The layout and the whole batch, exchanges and waits, then all devices together; none for one device."""
+    p = prediction.parallel
+    if p is None:
+        return
+    yield visible(f"{placed(p)}: {_batch(p, prediction)}")
+    delays = quantity(p.exposed_share * prediction.runtime_s.value, "s")
+    yield f"communication {quantity(p.communication_s, 's')}, of which {delays} delay the step{_waits(p)}"
+    yield f"all devices: {', '.join(_rates(p))}"
+    if len(p.stages) > 1:
+        yield _stages(p)
+
+
+def placed(p: Parallel) -> str:
+    """The layout, and the devices that it takes: `tensor 8 on 8 of 16 devices`."""
+    if p.cluster is None or p.cluster.devices == p.ranks:
+        return f"{p.layout} on {counted(p.ranks, 'device')}"
+    return f"{p.layout} on {p.ranks} of {p.cluster.devices} devices"
+
+
+def _batch(p: Parallel, prediction: Prediction) -> str:
+    factors = [str(prediction.batch_size)]
+    if p.micro_batches > 1:
+        what = "micro-batches" if prediction.phase == TRAINING else "batches in flight"
+        factors.append(f"{p.micro_batches} {what}")
+    if p.layout.data > 1:
+        factors.append(f"{p.layout.data} replicas")
+    made = f" ({' x '.join(factors)})" if len(factors) > 1 else ""
+    return f"whole batch {p.samples}{made}"
+
+
+def _waits(p: Parallel) -> str:
+    return f"; pipeline bubble {share(p.bubble_share)}" if p.layout.pipeline > 1 else ""
+
+
+def _rates(p: Parallel) -> Iterator[str]:
+    if p.tokens_per_s is not None and p.tokens != p.samples:
+        yield f"{plain(p.tokens_per_s.value)} tokens/s"
+    yield f"{plain(p.samples_per_s.value)} samples/s"
+    if p.energy_j is not None:
+        yield f"energy {bounded(p.energy_j, 'J')}"
+    if p.utilisation is not None:
+        yield f"{p.utilisation:.1%} of the dense peak (MFU)"
+
+
+def _stages(p: Parallel) -> str:
+    """Work and memory of a device of each stage."""
+    blocks = ", ".join(str(len(stage.blocks)) for stage in p.stages)
+    times = ", ".join(quantity(stage.busy_s, "s") for stage in p.stages)
+    text = f"stages of {blocks} blocks: {times}"
+    known = [stage.memory for stage in p.stages if stage.memory is not None]
+    if len(known) < len(p.stages):
+        return text
+    return f"{text}; memory of a device {', '.join(binary(one.value_bytes) for one in known)}"

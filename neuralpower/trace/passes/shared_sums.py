@@ -1,0 +1,64 @@
+"""One sum over tensor ranks for a mixture, as engines make it.
+
+A mixture adds what its shared expert makes to what the chosen ones make. Both are parts on a rank, so that
+one exchange of their sum is enough. vLLM makes its shared experts with `reduce_results=False` and sums once
+(vllm/model_executor/models/deepseek_v2.py, qwen2_moe.py); so does SGLang (sglang/srt/models/deepseek_v2.py,
+`forward_normal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from neuralpower.layers.collective import Collective
+from neuralpower.layers.experts import Experts
+from neuralpower.trace.accesses import Access
+from neuralpower.trace.blocks import Cut
+from neuralpower.trace.dataflow import Dataflow, Node
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import LayerCall, Trace
+from neuralpower.trace.serving import served
+
+
+@trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_mixtures(trace)))
+def shared_sums(trace: Trace, question: Question) -> Trace:
+    """Sum what the experts of a mixture make over tensor ranks in one exchange, not in two."""
+    cut, same = Cut(Dataflow(trace)), dict[int, Access]()
+    for path in _mixtures(trace):
+        for i in [*_sums(cut.flow, path)][:-1]:
+            (read,), (written,) = cut.flow.nodes[i].flow.reads, cut.flow.nodes[i].flow.writes
+            same[written.storage] = same.get(read.storage, read)
+            cut.gone.add(i)
+    if not cut.gone:
+        return trace
+
+    def known(access: Access) -> Access:
+        return same.get(access.storage, access)
+
+    changed = cut.made()
+    flows = {at: flow._replace(reads=tuple(map(known, flow.reads))) for at, flow in changed.flows.items()}
+    return replace(changed, flows=flows)
+
+
+def _mixtures(trace: Trace) -> set[str]:
+    """Paths of the modules that hold experts."""
+    return {call.path.rpartition(".")[0] for call in trace.calls if isinstance(call.layer, Experts)} - {""}
+
+
+def _sums(flow: Dataflow, path: str) -> Iterator[int]:
+    """Exchanges of a mixture that sum a whole tensor of outputs, in order."""
+    for i, node in enumerate(flow.nodes):
+        if _sum_of(node, path):
+            yield i
+
+
+def _sum_of(node: Node, path: str) -> bool:
+    call = node.call
+    if not isinstance(call, LayerCall) or not isinstance(call.layer, Collective):
+        return False
+    inside = call.path == path or call.path.startswith(f"{path}.")
+    return (
+        inside and call.layer.function == "all_reduce" and len(node.flow.reads) == len(node.flow.writes) == 1
+    )
