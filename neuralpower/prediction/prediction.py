@@ -147,7 +147,7 @@ class Prediction(Shown):
 
         1 where no layer takes any time.
         """
-        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
+        return min(max(0.0, 1 - _share_by(self, *UNTRAINED)), 1.0)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -158,17 +158,12 @@ class Prediction(Shown):
     @property
     def borrowed(self) -> float:
         """Share of the layers' time by regressors that were trained on other calls."""
-        return self._share_by(BORROWED)
+        return _share_by(self, BORROWED)
 
     @property
     def trained_here(self) -> float | None:
         """Share of the layers' time that was trained on this device; None where that is not known."""
         return sum(self.origins.get(name, 0.0) for name in HERE) if self.origins else None
-
-    def _share_by(self, *bases: str) -> float:
-        """Share of the layers' time that is known in these ways."""
-        total = sum(row.share for row in self.rows)
-        return sum(row.share for row in self.rows if row.basis in bases) / (total or 1.0)
 
     @property
     def power_share_trained(self) -> float | None:
@@ -181,7 +176,7 @@ class Prediction(Shown):
     @property
     def extrapolated(self) -> float:
         """Share of the layers' time outside what was sampled."""
-        return self._share_by(EXTRAPOLATED)
+        return _share_by(self, EXTRAPOLATED)
 
     @property
     def host_bound(self) -> bool | None:
@@ -193,7 +188,7 @@ class Prediction(Shown):
     @property
     def basis(self) -> str:
         """The least well known that makes up 5 % of the layers' time."""
-        return next((basis for basis in reversed(BASES) if self._share_by(basis) >= 0.05), IN_RANGE)
+        return next((basis for basis in reversed(BASES) if _share_by(self, basis) >= 0.05), IN_RANGE)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -410,3 +405,9 @@ def _waiting_w(prediction: Prediction) -> Interval | None:
         return None
     left_j = max(prediction.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
     return Interval(*(3 * (left_j / waits_s,)))
+
+
+def _share_by(prediction: Prediction, *bases: str) -> float:
+    """Share of the layers' time that is known in these ways."""
+    total = sum(row.share for row in prediction.rows)
+    return sum(row.share for row in prediction.rows if row.basis in bases) / (total or 1.0)
