@@ -182,7 +182,8 @@ LONG_FUNCTIONS = """
     train
 """.split()
 MANY_PARAMETERS = """
-    __init__ _attention _made choice conv_unit deployed drawn largest_batch measure_power plan power_columns profile repeat
+    __init__ _attention _made choice conv_unit deployed drawn largest_batch measure_power plan power_columns
+    profile repeat
     requested trace
 """.split()
 
