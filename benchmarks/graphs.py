@@ -24,6 +24,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.softmax import Softmax
+from neuralpower.layers.training import backward_of
 from neuralpower.trace.tracer import trace
 
 ATTENTION = "as_measured"
@@ -135,7 +136,7 @@ def backward(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
     tokens, vocabulary = batch_size * length, json.loads(config.read_text())["vocab_size"]
     loss = (
         Movement(function="fill", elements=tokens * vocabulary),
-        *Softmax(rows=tokens, width=vocabulary).backward(),
+        *backward_of(Softmax(rows=tokens, width=vocabulary)),
     )
     back = tuple(part for layer in reversed(layers) for part in _backward(layer))
     grown = tuple(
@@ -149,7 +150,7 @@ def backward(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
 def _backward(layer: Layer) -> tuple[Layer, ...]:
     """As the layer; CUDA multiplies a softmax's gradient and output first (ATen/native/cuda/SoftMax.cu)."""
     if not isinstance(layer, Softmax):
-        return layer.backward()
+        return backward_of(layer)
     elements = layer.rows * layer.width
     product = Elementwise(function="mul", elements=elements, operands=2, broadcast=False)
-    return (product, *layer.backward())
+    return (product, *backward_of(layer))

@@ -22,6 +22,7 @@ from neuralpower.data.journal import Journal
 from neuralpower.data.schema import write_meta
 from neuralpower.data.sealing import seal
 from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.rows import field_names, to_row
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.schedule import device_key
 
@@ -62,7 +63,7 @@ def result(number: int, samples: int = 9) -> dict[str, object]:
     times = [1e-5 * (1 + i / 7) for i in range(samples)]
     columns = {f"column_{i}": 1.234567e-5 * i for i in range(18)}
     row = {
-        **layer.to_row(),
+        **to_row(layer),
         **about,
         **columns,
         "runtime_s": 1e-5,
@@ -111,7 +112,7 @@ def generated(folder: Path) -> Path:
         index = np.arange(count) % len(layers)
         columns = columns_of(KINDS[kind], layers)
         table: dict[str, Any] = {}
-        for name in KINDS[kind].field_names():
+        for name in field_names(KINDS[kind]):
             values = np.asarray(getattr(columns, name))
             table[name] = (
                 values if values.dtype == object else values.astype(type(getattr(layers[0], name)))

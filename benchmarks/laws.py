@@ -31,6 +31,7 @@ from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
 from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
 from neuralpower.layers.columns import HALF, TILE, WHOLE
+from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import (
@@ -43,6 +44,8 @@ from neuralpower.learn.estimates import (
     MEASURED,
 )
 from neuralpower.learn.laws import least_s, most_s
+from neuralpower.learn.network_estimates import predict_many
+from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.twins import ROUNDED, octaves_apart
@@ -75,7 +78,9 @@ def drawn(kind: type[Layer], dtype: str, draws: int) -> list[Layer]:
     """Forward calls of a kind in a type."""
     layers = (dataclasses.replace(kind.sample(Draw(seed)), dtype=dtype) for seed in range(draws))
     return [
-        layer for layer in layers if layer.phase == "forward" and not layer.recurs and not layer.quantised()
+        layer
+        for layer in layers
+        if layer.phase == "forward" and not layer.recurs and not layer.operand_types.quantised
     ]
 
 
@@ -88,14 +93,14 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     found = predictor.estimate(layers)
     t, basis = found.runtime_s, np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
-    origins = predictor.origins(found)  # what was measured on a twin counts as measured
+    known = origins(predictor, found)  # what was measured on a twin counts as measured
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     measured_here = [  # by a table that lists none of its calls
         regressor.unlisted and (one.twin is None or one.twin.differs_in_links(hardware))
         for one in (predictor, *predictor.others)
         for regressor in one.regressors.values()
     ]
-    cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
+    cached = "key_length" in field_names(type(columns))  # read once in each step: no table beats its memory
     table = np.array([number >= 0 and measured_here[number] and not cached for number in found.regressor])
     sheets = [
         one.hardware or hardware for one in (predictor, *predictor.others)
@@ -103,7 +108,7 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     least = np.min([least_s(columns, sheet) for sheet in sheets], axis=0)
     rules = {
         FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED))) & (t < least * (1 - ROUNDING)),
-        SLOWER: held & np.isin(origins, CARRIED_ORIGINS) & (t > most_s(columns, hardware) * (1 + ROUNDING)),
+        SLOWER: held & np.isin(known, CARRIED_ORIGINS) & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))
@@ -116,7 +121,7 @@ def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     """Breaches against the same layer with a larger size: the last of its tile and alignment, or the next."""
     pairs: list[tuple[str, Layer, Layer]] = []
     for layer in layers:
-        for side in set(layer.dimensions) & set(layer.plain_dimensions()):
+        for side in set(layer.dimensions) & set(plain_dimensions(type(layer))):
             size = getattr(layer, side)
             left = -size % TILE if size > TILE else 0
             for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
@@ -145,7 +150,7 @@ def _grows(layer: Layer, larger: Layer) -> bool:
 
 def _lies(columns: Layer) -> Array:
     """How the sides of each lie in memory, [rows, LIES]."""
-    traits, rows = columns.traits(), len(columns.dtype)
+    traits, rows = columns.law.traits(columns), len(columns.dtype)
     every = {**traits.compute, **traits.memory}
     return np.stack([np.broadcast_to(np.asarray(every.get(name, 0.0)), (rows,)) for name in LIES], axis=1)
 
@@ -188,13 +193,13 @@ def apart(spec: DeviceSpec, layers: list[Layer]) -> Iterator[Breach]:
 def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
     """Whether memory and the units that do the layer are the same: export rules cut FP64 and links."""
     peaks = (one.peak_flops.get(layer.dtype) for one in (spec, twin))
-    return layer.bound_s(spec.hardware()) is None and len(set(peaks)) == 1
+    return layer.law.bound_s(layer, spec.hardware()) is None and len(set(peaks)) == 1
 
 
 def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     """Breaches of a network, of all these layers, by its first ones."""
     starts = [layers[:end] for end in range(1, len(layers) + 1)]
-    totals = predictor.predict_many(starts).value
+    totals = predict_many(predictor, starts).value
     yield from ((PART, layers[i + 1]) for i in np.flatnonzero(np.diff(totals) < -ROUNDING * totals[1:]))
 
 

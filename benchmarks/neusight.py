@@ -38,6 +38,8 @@ from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import defaults, field_names
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
@@ -70,8 +72,8 @@ METHODS = (
 
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns."""
-    columns: dict[str, Any] = {name: [value] * len(table) for name, value in KINDS[kind].defaults().items()}
-    given = {name: table[name].to_numpy() for name in KINDS[kind].field_names() if name in table}
+    columns: dict[str, Any] = {name: [value] * len(table) for name, value in defaults(KINDS[kind]).items()}
+    given = {name: table[name].to_numpy() for name in field_names(KINDS[kind]) if name in table}
     return as_columns(KINDS[kind], columns | given)
 
 
@@ -144,7 +146,7 @@ def predicted(root: Path, point: Point, mode: str, predictor: Predictor) -> Arra
     passes = [graphs.forward(config, mode, batch_size, length)]
     if mode == "train":
         passes.append(graphs.backward(config, batch_size, length))
-    totals = predictor.predict_many(passes)
+    totals = predict_many(predictor, passes)
     asking_s = graphs.segments(config, mode, batch_size, length) * SEGMENT_S
     return np.array([np.sum(part) + asking_s for part in (totals.value, totals.low, totals.high)])
 

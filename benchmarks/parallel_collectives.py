@@ -64,7 +64,7 @@ def parallel_collectives(given: argparse.Namespace) -> None:
 def groups(part: Part, hardware: Hardware) -> Iterator[tuple[str, Problem, Collective]]:
     """(Function and library, its rows, the same as columns)."""
     rows = screen(part.kind, part.table, hardware=hardware)
-    labels = np.asarray(rows.layer.group())
+    labels = np.asarray(rows.layer.views.cpu.group(rows.layer))
     for name in np.unique(labels):
         some = rows.at(np.flatnonzero(labels == name))
         assert isinstance(some.layer, Collective)
@@ -105,7 +105,8 @@ def _from_others(device: str, datasets: Sequence[Dataset]) -> Iterator[tuple[str
         if one.device != device:
             continue
         ((kind, table),) = one.tables.items()
-        columns, labels = columns_of_table(kind, table), columns_of_table(kind, table).group()
+        columns = columns_of_table(kind, table)
+        labels = columns.views.cpu.group(columns)
         for name in np.unique(labels):
             index = np.flatnonzero(labels == name)
             found = held_out.estimate_columns(take(columns, index))

@@ -28,9 +28,11 @@ from neuralpower.data.screening import SHORTEST_KERNEL_S
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import defaults, field_names
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.network_rows import read_totals
-from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.pricing import HIDDEN_SHARE
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
@@ -193,8 +195,8 @@ def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
 
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns; shards may lack those of later fields."""
-    names = [name for name in KINDS[kind].field_names() if name in table]
-    table = table.fillna({name: value for name, value in KINDS[kind].defaults().items() if name in names})
+    names = [name for name in field_names(KINDS[kind]) if name in table]
+    table = table.fillna({name: value for name, value in defaults(KINDS[kind]).items() if name in names})
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in names}
     return as_columns(KINDS[kind], columns)
 

@@ -23,6 +23,8 @@ import numpy as np
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.columns import take
+from neuralpower.layers.rows import to_row
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.measure.collect.plan import draw
@@ -135,7 +137,7 @@ def throughput() -> Rows:
     generator = random.Random(0)
     networks = [generator.choices(cells, k=100) for _ in range(4000)]
     start = time.perf_counter()
-    predictor.predict_many(networks)
+    predict_many(predictor, networks)
     rows.append(
         ("networks of 100 layers a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000")
     )
@@ -170,7 +172,7 @@ def candidates() -> Rows:
     unlike = [[next(pool) for pool in pools for _ in range(7)] for _ in range(2000)]
     for name, networks in (("of few layers", alike), ("of layers of their own", unlike)):
         listed = [
-            {"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks
+            {"layers": [{"kind": layer.kind, **to_row(layer)} for layer in network]} for network in networks
         ]
         rows.append((f"lists of 20 layers a second, {name}", _a_second(listed, predictor), "2,000"))
     return rows

@@ -33,7 +33,7 @@ def bare(one: Observation) -> float:
     parts = ((columns_of(KINDS[kind], [layer for layer, _ in some]), some) for kind, some in kinds.items())
     total = 0.0
     for columns, some in parts:
-        seconds = np.add(*floors(columns, one.hardware, columns.traits()))
+        seconds = np.add(*floors(columns, one.hardware, columns.law.traits(columns)))
         total += float(np.array([count for _, count in some]) @ seconds)
     return total
 

@@ -19,7 +19,8 @@ from neuralpower.data.schema import check_hardware
 from neuralpower.devices.spec import read_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Draw, columns_of
-from neuralpower.layers.base import peak_flops
+from neuralpower.layers.rows import from_row
+from neuralpower.layers.views import peak_flops
 from neuralpower.measure.meters import METERS, open_meter
 from neuralpower.measure.rig import open_rig
 from neuralpower.networks.sources import resolve
@@ -74,9 +75,9 @@ def dtype() -> dict[str, Any]:
     Path("mine.json").write_text(json.dumps({"schema": 1, "name": "Mine", "class": "gpu", "values": values}))
     check_hardware({"peak_flops_per_s": {"float6_e3m2fn": 3e14}})
     row = {"dtype": "bfloat16", "rows": 1, "in_features": 7, "out_features": 3, "bias": False}
-    product = KINDS["linear"].from_row({**row, "weights_dtype": "float6_e3m2fn"})
+    product = from_row(KINDS["linear"], {**row, "weights_dtype": "float6_e3m2fn"})
     columns: Any = columns_of(KINDS["linear"], [product])
-    whole = KINDS["softmax"].from_row({"dtype": "float6_e3m2fn", "rows": 1, "width": 7})
+    whole = from_row(KINDS["softmax"], {"dtype": "float6_e3m2fn", "rows": 1, "width": 7})
     return {
         "option": parsing.dtype("fp6"),
         "peak": peak_flops(whole, read_spec("mine.json").hardware()),

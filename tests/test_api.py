@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import neuralpower
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError, PredictorError, StepError
+from neuralpower.layers.rows import to_row
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.request import Request
@@ -104,7 +105,7 @@ def test_inputs_that_a_network_brings_stay_as_they_are(predictor: LoadedPredicto
         assert found.batch_size == first
         assert not any("given inputs" in text for text in found.assumptions)
     gathered = predictor.predict(f"{file}:graph")
-    assert [row.layer.to_row()["elements"] for row in gathered.rows if row.layer is not None] == [500 * 8] * 2
+    assert [to_row(row.layer)["elements"] for row in gathered.rows if row.layer is not None] == [500 * 8] * 2
     with pytest.raises(
         InputError, match="seq_len is 9, but .*own.py:steps brings its inputs; leave seq_len out"
     ):

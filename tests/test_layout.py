@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ PACKAGES: Mapping[str, str] = {
     "devices": "cluster hardware host layout machine memory_size names spec",
     "optimizers": ALL,
     "layers": """
-        base call columns sweep tensors terms workspace expert_load operands
+        base call columns rows sweep tensors terms training views workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling tiles
         recurrent reduction scan softmax traits windowed
@@ -49,9 +50,9 @@ PACKAGES: Mapping[str, str] = {
         collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """
-        any_device calibrate calibrate_by_networks estimates keys network_estimates network_rows
-        pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows settings
-        train watts
+        any_device calibrate calibrate_by_networks estimates keys network_estimates network_rows notes pace
+        predictor predictor_files predictor_lookup predictor_json regressor remembering rows settings train
+        watts
     """,
     "prediction": """
         beside case compose evaluate footprint generation measured memory.engines memory.over_time memory.peak
@@ -81,6 +82,7 @@ A package imports only from itself and from those above it.
 """
 ORDER = list(PACKAGES)
 FILES = sorted(PACKAGE.rglob("*.py"))
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -169,6 +171,60 @@ def test_a_package_imports_only_faces_of_those_above_it() -> None:
 )
 def test_an_import_that_is_not_allowed_is_seen(source: str, names: list[str]) -> None:
     assert [line.partition(":")[0] for line in refused(source, "data", ("neuralpower", "data"))] == names
+
+
+MOST_METHODS, MOST_LINES, MOST_PARAMETERS = 25, 50, 7
+# What is larger today: none may be added, and what becomes smaller leaves the list.
+LARGE_CLASSES = {"Recorder"}
+LONG_FUNCTIONS = """
+    _made _profiled calibrate calibrate calibrate_by_networks check choice deployed drawn explore fit gate
+    grids_of memory
+    measure_power plan predict_generation prior_fit.__init__ repeat sample screen served surface_of trace
+    train
+""".split()
+MANY_PARAMETERS = """
+    __init__ _attention _made choice conv_unit deployed drawn largest_batch measure_power plan power_columns
+    profile repeat
+    requested trace
+""".split()
+
+
+def defined(sort: type[ast.AST]) -> Iterator[tuple[Path, Any]]:
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, sort):
+                yield file, node
+
+
+def methods(name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """Those of a class and of the package's classes that it derives from."""
+    node = classes[name]
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)} & {*classes} - {name}
+    own = {one.name for one in node.body if isinstance(one, FUNCTIONS)}
+    return own.union(*(methods(base, classes) for base in bases))
+
+
+def parameters(function: Any) -> int:
+    every = function.args
+    count = len([*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg])
+    count -= (every.vararg is None) + (every.kwarg is None)
+    return count - any(one.arg in ("self", "cls") for one in every.args[:1])
+
+
+def test_no_class_has_more_methods_than_one_reads_at_once() -> None:
+    classes = {node.name: node for _, node in defined(ast.ClassDef)}
+    assert {name for name in classes if len(methods(name, classes)) > MOST_METHODS} == LARGE_CLASSES
+
+
+def test_no_function_becomes_longer_than_a_page() -> None:
+    functions = [(file, node) for sort in FUNCTIONS for file, node in defined(sort)]
+    long = [
+        f"{file.stem}.{node.name}" if node.name == "__init__" else node.name
+        for file, node in functions
+        if node.end_lineno - node.lineno + 1 > MOST_LINES
+    ]
+    assert sorted(long) == sorted(LONG_FUNCTIONS)
+    assert sorted(node.name for _, node in functions if parameters(node) > MOST_PARAMETERS) == MANY_PARAMETERS
 
 
 def printed_by(program: str) -> str:

@@ -12,6 +12,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import FORWARD
+from neuralpower.layers.rows import from_row
 from neuralpower.learn import laws
 from neuralpower.learn.prior_fit import CALL_NOISE, Observation
 
@@ -40,7 +41,7 @@ def _of(folder: Path) -> Iterator[Observation]:
                 or not row["runtime_s"] > SHORTEST_S
             ):
                 continue
-            layer = KINDS[kind].from_row({str(name): value for name, value in row.items()})
+            layer = from_row(KINDS[kind], {str(name): value for name, value in row.items()})
             if not layer.recurs and _usual(layer, hardware, row["runtime_s"]):
                 yield Observation(
                     spec.slug, hardware, (layer,), np.ones(1), row["runtime_s"], WEIGHT, CALL_NOISE, spec.chip

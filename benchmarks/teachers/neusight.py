@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.peers import TRAINED, kernels
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import from_row
 from neuralpower.learn.prior_fit import CALL_NOISE, Observation
 
 EACH = 60  # rows of each kind and device, drawn: the residual of these devices has all of them
@@ -23,7 +24,7 @@ def observations(root: Path) -> list[Observation]:
         hardware = spec.hardware()
         for kind, table in kernels(root / "neusight" / "kernels_train.parquet", device).items():
             for row in table.sample(min(EACH, len(table)), random_state=0).to_dict("records"):
-                layer = KINDS[kind].from_row({str(name): value for name, value in row.items()})
+                layer = from_row(KINDS[kind], {str(name): value for name, value in row.items()})
                 found.append(
                     Observation(
                         spec.slug,

@@ -10,6 +10,7 @@ from pathlib import Path
 from docs.generate.markdown import code, page, table
 from neuralpower.devices.spec import DeviceSpec, known_spec, known_specs, read_spec
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.any_device import POOLED
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
@@ -199,7 +200,7 @@ def models_page() -> str:
 def kinds_page() -> str:
     """Every layer kind: its columns, and the operators that it describes."""
     rows = (
-        (code(name), " ".join((kind.__doc__ or "").split("\n\n")[0].split()), ", ".join(kind.field_names()))
+        (code(name), " ".join((kind.__doc__ or "").split("\n\n")[0].split()), ", ".join(field_names(kind)))
         for name, kind in KINDS.items()
     )
     title = "# Layer kinds\n\nThe columns of a dataset's tables. [Datasets](../datasets.md) explains them."

@@ -131,7 +131,7 @@ def _on_cpu(
 
 def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
     """Differences of two CPUs as text; vector extensions are listed with -v alone."""
-    from neuralpower.learn.predictor import ONLY
+    from neuralpower.learn.notes import ONLY
 
     if level() == VERBOSE or not apart:
         return apart

@@ -14,6 +14,7 @@ from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
+from neuralpower.learn.notes import formula
 
 app = Typer()
 
@@ -68,7 +69,7 @@ def train_predictor(
         tell(line)
     if learner == "lasso" and not quiet:
         for key in trained.predictor.regressors:
-            say(trained.predictor.formula(key))
+            say(formula(trained.predictor, key))
     write_predictor(trained.predictor, target)
     tell(f"predictor: {target}")
     say(sentence(trained))

@@ -18,6 +18,7 @@ from neuralpower.errors import DatasetError, unknown, writing
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.csv_files import csv_text, write_csv
 from neuralpower.files.paths import is_file
+from neuralpower.layers.rows import defaults, field_names, to_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +89,8 @@ def needed_by(kind: str) -> tuple[str, ...]:
 
     if kind == "network":
         return NETWORK_COLUMNS
-    defaults = KINDS[kind].defaults()
-    return tuple(name for name in KINDS[kind].field_names() if name not in defaults)
+    usual = defaults(KINDS[kind])
+    return tuple(name for name in field_names(KINDS[kind]) if name not in usual)
 
 
 def words_of(kind: str) -> tuple[str, ...]:
@@ -129,11 +130,11 @@ def write_tables(out: Path, meta: Mapping[str, Any], tables: Mapping[str, Rows |
 def _cells(rows: Rows) -> Iterator[Sequence[Any]]:
     """A header, then a line for each row: the fields that differ from their defaults, times and powers."""
     layer, count = rows.layer, len(rows)
-    defaults = layer.defaults()
+    usual = defaults(type(layer))
     columns: dict[str, Sequence[Any]] = {}
     for field in dataclasses.fields(layer):
         values = np.broadcast_to(np.asarray(getattr(layer, field.name)), (count,))
-        if field.name not in defaults or field.name == "dtype" or (values != defaults[field.name]).any():
+        if field.name not in usual or field.name == "dtype" or (values != usual[field.name]).any():
             columns[field.name] = [_plain(value, str(field.type)) for value in values.tolist()]
     figures = {
         "runtime_s": rows.runtime_s,
@@ -263,17 +264,17 @@ def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, s
     """(Header, two rows, what each column holds) of a layer kind."""
     from neuralpower.layers.sweep import Draw
 
-    defaults = kind.defaults()
-    needed = [name for name in kind.field_names() if name not in defaults]
+    usual = defaults(kind)
+    needed = [name for name in field_names(kind) if name not in usual]
     header = [*needed, "runtime_s", "power_w", "dtype", "phase", "status"]
     rows: list[list[Any]] = []
     for seed in range(EXAMPLES):
         layer = kind.sample(Draw(f"template {seed}"))
         seconds = LAUNCH_S + layer.flops() / FLOPS_PER_S + sum(layer.bytes()) / BYTES_PER_S
-        row = {name: _plain(value) for name, value in layer.to_row().items()}
+        row = {name: _plain(value) for name, value in to_row(layer).items()}
         row |= {"runtime_s": f"{seconds:.3g}", "power_w": "", "status": EXAMPLE}
         rows.append([row[name] for name in header])
-    more = ", ".join(f"{name}={_plain(value)}" for name, value in defaults.items() if name not in header)
+    more = ", ".join(f"{name}={_plain(value)}" for name, value in usual.items() if name not in header)
     return (
         header,
         rows,

@@ -16,6 +16,7 @@ from neuralpower.data.columns import COLUMNS, meant_by, number_column
 from neuralpower.data.schema import named
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
+from neuralpower.layers.rows import defaults, field_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,8 +159,8 @@ def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FI
 
 def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> None:
     """Raise DatasetError where the table lacks a column that the kind needs, or cells hold lists."""
-    defaults, names = layer_kind.defaults(), layer_kind.field_names()
-    needed = [name for name in names if name not in defaults]
+    usual, names = defaults(layer_kind), field_names(layer_kind)
+    needed = [name for name in names if name not in usual]
     missing = missing_columns(needed, table)
     if missing:
         raise DatasetError(
@@ -174,7 +175,7 @@ def _reject_impossible(
     layer: Layer, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
 ) -> None:
     """Reject rows that describe no layer, or one that no device runs in the time."""
-    from neuralpower.layers.base import most_flops
+    from neuralpower.layers.views import most_flops
 
     with np.errstate(all="ignore"):
         flops, size = (np.asarray(value, dtype=np.float64) for value in (layer.flops(), sum(layer.bytes())))
@@ -194,17 +195,18 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     """The kind's fields, each [rows], with something possible where a cell is rejected."""
     import pandas as pd
 
-    from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, dtype_words
+    from neuralpower.layers.base import BACKWARD, FORWARD
+    from neuralpower.layers.rows import LARGEST, dtype_words
 
     columns: dict[str, Any] = {}
-    defaults = kind.defaults()
+    usual = defaults(kind)
     flags = {field.name for field in dataclasses.fields(kind) if field.type == "bool"}
-    phases = dict.fromkeys((defaults["phase"], FORWARD, BACKWARD))
+    phases = dict.fromkeys((usual["phase"], FORWARD, BACKWARD))
     known: dict[str, Collection[str]] = {**dtype_words(kind), "phase": phases, **kind.words}
-    for name in kind.field_names():
-        values = table[name] if name in table else pd.Series([defaults[name]] * len(table))
+    for name in field_names(kind):
+        values = table[name] if name in table else pd.Series([usual[name]] * len(table))
         if name in known:
-            words = _words(values, defaults.get(name, ""))
+            words = _words(values, usual.get(name, ""))
             if name in dtype_words(kind):  # as torch prints it
                 words = np.array([word.removeprefix("torch.") for word in words], dtype=object)
             if "" not in known[name]:
@@ -212,12 +214,12 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
             for word in set(words) - {""}:
                 if word not in known[name]:
                     reject(words == word, str(unknown(name, word, known[name])))
-                    words[words == word] = defaults.get(name, next(iter(known[name])))
+                    words[words == word] = usual.get(name, next(iter(known[name])))
             columns[name] = words
             continue
         numbers = number_column(values, truths=name in flags)
-        if name in defaults:
-            numbers[values.isna().to_numpy()] = defaults[name]
+        if name in usual:
+            numbers[values.isna().to_numpy()] = usual[name]
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         if name in flags:
             reject(bad | (numbers > 1), f"{name} is neither true nor false")

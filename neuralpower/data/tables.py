@@ -18,6 +18,7 @@ from neuralpower.data.columns import READ, is_samples
 from neuralpower.data.screening import check_cells
 from neuralpower.errors import DatasetError, first_line
 from neuralpower.files.paths import check_regular
+from neuralpower.layers.rows import field_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ def columns_of(kind: str) -> tuple[str, ...]:
     """The columns that mean something in a kind's table, its own fields first."""
     from neuralpower.layers import KINDS
 
-    return (*(KINDS[kind].field_names() if kind in KINDS else NETWORK), *READ)
+    return (*(field_names(KINDS[kind]) if kind in KINDS else NETWORK), *READ)
 
 
 def read_csv(file: Path, known: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -4,15 +4,34 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Bytes, Layer
+from neuralpower.layers.base import Layer
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
+from neuralpower.layers.law import KindLaw
+from neuralpower.layers.operands import Bytes
 from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 from neuralpower.layers.sweep import Draw
+from neuralpower.layers.training import Training
+from neuralpower.layers.views import Described, View, Views
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 for _name in sorted(KINDS):  # whichever file imports which
     KINDS[_name] = KINDS.pop(_name)
 
-__all__ = ["BY_OPERATOR", "KINDS", "Bytes", "Call", "Draw", "Hardware", "Layer", "columns_of", "layer_kind"]
+__all__ = [
+    "BY_OPERATOR",
+    "KINDS",
+    "Bytes",
+    "Call",
+    "Described",
+    "Draw",
+    "Hardware",
+    "KindLaw",
+    "Layer",
+    "Training",
+    "View",
+    "Views",
+    "columns_of",
+    "layer_kind",
+]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers import Call, Draw, Layer, layer_kind
+from neuralpower.layers import Call, Draw, Layer, Training, View, Views, layer_kind
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
 from neuralpower.layers.tensors import common_dtype, contiguous_run, first, strided
@@ -63,6 +63,12 @@ RECOMPUTED = (
 OPERATORS = [f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_")]
 
 
+def _backward(layer: Activation) -> tuple[Layer, ...]:
+    """One pass: the gradient and x or y in, that of x out; exponentials are computed again."""
+    function = layer.function if layer.function in RECOMPUTED else "mul"
+    return (pass_of(layer.dtype, function, layer.elements),)
+
+
 @layer_kind("activation", *OPERATORS)
 @dataclass(frozen=True, kw_only=True)
 class Activation(Pointwise):
@@ -72,6 +78,9 @@ class Activation(Pointwise):
     recurring_share = 0.2
     words = {"function": FUNCTIONS}
     group_names = EFFORTS
+    # comparisons run at memory speed, exponentials do not
+    views = Views(cpu=View(group=lambda layer: effort(layer.function)), of=Pointwise.views)
+    training = Training(backward=_backward)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -92,7 +101,6 @@ class Activation(Pointwise):
         return cls(function=function, elements=elements, inplace=inplace)
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         x = strided(self.reading(), self.elements, self.run, device, dense=False)
         table = INPLACE if self.inplace and self.function in INPLACE else FUNCTIONS
         return Call(table[self.function], (x,), warm=(x,))
@@ -100,12 +108,3 @@ class Activation(Pointwise):
     def flops(self) -> int:
         """FLOP by the function's formula, 1 for a comparison."""
         return self.elements * per_function(self.function, FLOPS, 1)
-
-    def group(self) -> Any:
-        """Comparisons run at memory speed, exponentials do not."""
-        return effort(self.function)
-
-    def backward(self) -> tuple[Layer, ...]:
-        """One pass: the gradient and x or y in, that of x out; exponentials are computed again."""
-        function = self.function if self.function in RECOMPUTED else "mul"
-        return (pass_of(self.dtype, function, self.elements),)

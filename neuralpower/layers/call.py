@@ -23,5 +23,4 @@ class Call:
     recurs: bool = False
 
     def __call__(self) -> Any:
-        """Make the call."""
         return self.function(*self.args, **self.kwargs)

@@ -24,10 +24,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers import Bytes, Call, Described, Draw, KindLaw, Layer, Training, View, Views, layer_kind
 from neuralpower.layers.fused import fused_operator
 from neuralpower.layers.operands import by_dtype as by_name
 from neuralpower.layers.terms import past
+from neuralpower.layers.training import no_layers
 
 FUNCTIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 NCCL, ENGINE, GLOO = LIBRARIES = ("nccl", "engine", "gloo")
@@ -79,6 +80,123 @@ def ring_steps(function: Any, ranks: Any) -> Any:
     return passes * (alone + (1 - alone) * (ranks - 1))
 
 
+def _group(layer: Collective) -> Any:
+    label = np.char.add(np.char.add(np.asarray(layer.function, dtype=str), " "), layer.library)
+    label = np.where(np.asarray(layer.nodes) > 1, np.char.add(label, " network"), label)
+    return label if label.ndim else str(label)
+
+
+def _instead(layer: Collective) -> Collective | None:
+    """The same by NCCL, which an engine runs where that is faster, as for messages of some MB."""
+    if not np.any(np.asarray(layer.library) == ENGINE):
+        return None
+    return replace(layer, library=_by_maker(layer))
+
+
+def _by_maker(layer: Collective) -> Any:
+    """The library, with NCCL in the place of an engine's kernels."""
+    return by_name(layer.library, lambda name: NCCL if name == ENGINE else name)
+
+
+def on_links(layer: Collective) -> Any:
+    """Bytes that cross a device's link, in the direction that has more."""
+    return traffic(layer.function, layer.ranks) * layer.elements * layer.itemsize
+
+
+def _bound_s(layer: Collective, hardware: Hardware) -> Any:
+    """Start, hops and bytes, by the better of ring and sums in the switch.
+
+    Exchanges within nodes and between them run at once, so the slower of both counts.
+    """
+    size, per_node = layer.elements * layer.itemsize, np.ceil(layer.ranks / layer.nodes)
+    mover = np.where(np.asarray(layer.function) == "all_reduce", layer.library, _by_maker(layer))
+    start, step = (by_name(mover if mover.ndim else str(mover), of.__getitem__) for of in (START_S, STEP_S))
+    inside = traffic(layer.function, per_node) * size
+    if hardware.switch_sums:
+        sums = (np.asarray(layer.function) == "all_reduce") & (np.asarray(layer.nodes) == 1)
+        inside = np.where(sums, np.minimum(inside, (1 + 1 / per_node) * size), inside)
+    local = by_name(layer.library, lambda name: float(name == GLOO))
+    link = local * LOOPBACK + (1 - local) * hardware.peer_bytes_per_s
+    near = inside / link * (per_node > 1)
+    own = by_name(layer.function, lambda name: name in ("send_recv", "all_to_all"))  # not shared in a node
+    crossing = traffic(layer.function, layer.nodes) * size / np.where(own, 1, per_node)
+    far = crossing / hardware.between_nodes_bytes_per_s * (layer.nodes > 1)
+    hops = step * ring_steps(layer.function, per_node)
+    hops = hops + NETWORK_STEP_S * ring_steps(layer.function, layer.nodes) * (layer.nodes > 1)
+    return start + hops + np.maximum(near, far) / REACHED
+
+
+def _bound_by(layer: Collective, hardware: Hardware) -> str:
+    peer, network = hardware.peer_bytes_per_s / 1e9, hardware.between_nodes_bytes_per_s / 1e9
+    links = f"links of {peer:.3g} GB/s"
+    if np.all(np.asarray(layer.library) == GLOO):
+        links = f"{LOOPBACK / 1e9:.3g} GB/s between processes"
+    elif hardware.link_bytes_per_s is None:
+        links = f"PCI Express of {peer:.3g} GB/s"
+        if hardware.pcie_bytes_per_s is None:
+            links = f"PCI Express 4.0, {peer:.3g} GB/s, as its sheet names no link"
+    if not np.any(np.asarray(layer.nodes) > 1):
+        return links
+    assumed = ", as its sheet names no card" if hardware.network_bytes_per_s is None else ""
+    return f"{links}, and a network of {network:.3g} GB/s{assumed}"
+
+
+def _kernel_terms(layer: Collective, hardware: Hardware) -> Described:
+    """Seconds on links and hops: ring, tree and sums in the switch; copies within memory."""
+    link, size = hardware.peer_bytes_per_s, layer.elements * layer.itemsize
+    return {
+        "links": on_links(layer) / link,
+        "buffer": size / link,
+        "part": size / layer.ranks / link,
+        "memory": 2 * size / hardware.memory_bytes_per_s,
+        "ring_hops": HOP_S * ring_steps(layer.function, layer.ranks),
+        "tree_hops": HOP_S * np.log2(layer.ranks),
+    }
+
+
+def _own_terms(layer: Collective, hardware: Hardware) -> Described:
+    """Where protocols take over, by bytes on the links; and more of each for distant ranks.
+
+    A pair, four and eight devices may share a switch, a socket, or none.
+    """
+    link, terms = hardware.peer_bytes_per_s, _turning(layer, hardware)
+    terms |= {f"bytes_past_{turn:.0f}": past(on_links(layer), turn) / link for turn in TURNS}
+    hops = {"hops": HOP_S * ring_steps(layer.function, layer.ranks), "links": on_links(layer) / link}
+    farther = {
+        f"{name}_beyond_{ranks}": value * (layer.ranks > ranks)
+        for name, value in {**terms, **hops}.items()
+        for ranks in BEYOND
+    }
+    return terms | farther
+
+
+def _pooled_terms(layer: Collective, hardware: Hardware) -> Described:
+    """Where protocols take over; sums in the switch; hops through the host by PCI Express."""
+    link, hops = hardware.peer_bytes_per_s, ring_steps(layer.function, layer.ranks)
+    size = layer.elements * layer.itemsize
+    through_host = float(hardware.link_bytes_per_s is None)
+    return {
+        **_kernel_terms(layer, hardware),
+        **_turning(layer, hardware),
+        "in_switch": float(hardware.switch_sums) * (1 + 1 / layer.ranks) * size / link,
+        "through_host": through_host * on_links(layer) / link,
+        "hops_through_host": through_host * HOP_S * hops,
+        "sockets": through_host * on_links(layer) / link * (layer.ranks > BEYOND[0]),
+    }
+
+
+def _turning(layer: Collective, hardware: Hardware) -> Described:
+    """Seconds of bytes on the links up to each turn."""
+    return {
+        f"until_{turn:.0f}": np.minimum(on_links(layer), turn) / hardware.peer_bytes_per_s for turn in TURNS
+    }
+
+
+def _kernel_features(layer: Collective, hardware: Hardware) -> Described:
+    """Bytes on the links, and those of one rank's part."""
+    return {"links": np.log2(on_links(layer) + 1), "ranks_at": np.log2(layer.ranks)}
+
+
 @layer_kind("collective", *(f"neuralpower.{function}" for function in FUNCTIONS))
 @dataclass(frozen=True, kw_only=True)
 class Collective(Layer):
@@ -102,8 +220,24 @@ class Collective(Layer):
         f"{f} {library}{where}" for f in FUNCTIONS for library in LIBRARIES for where in ("", " network")
     )
     alone: ClassVar[frozenset[str]] = frozenset(group_names)
-    curve: ClassVar[tuple[str, ...]] = ("links", "ranks_at")
     rule: ClassVar[str] = "2 ranks or more, on as many nodes at most; send_recv has 2"
+    views = Views(
+        cpu=View(group=_group),
+        kernels=View(
+            terms=_kernel_terms,
+            own_terms=_own_terms,
+            features=_kernel_features,
+            curve=("links", "ranks_at"),
+        ),
+        pooled=View(terms=_pooled_terms),
+    )
+    law = KindLaw(
+        instead=_instead,
+        bound_s=_bound_s,
+        bound_by=_bound_by,
+        alike_by=lambda kind, hardware, dtype: hardware.peer_bytes_per_s,
+    )
+    training = Training(backward=no_layers)  # a trace has its exchanges as calls of their own
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -140,127 +274,8 @@ class Collective(Layer):
         size = self.itemsize * self.elements
         return Bytes(size, 0 * size, size)
 
-    def group(self) -> Any:
-        """Function and library; apart where nodes exchange."""
-        label = np.char.add(np.char.add(np.asarray(self.function, dtype=str), " "), self.library)
-        label = np.where(np.asarray(self.nodes) > 1, np.char.add(label, " network"), label)
-        return label if label.ndim else str(label)
-
     def shape(self) -> Self:
         """One of its size, whatever the type and the ranks."""
         same = self.elements * self.itemsize
         dtype = np.full_like(self.dtype, "int8") if isinstance(self.dtype, np.ndarray) else "int8"
         return replace(self, dtype=dtype, elements=same, ranks=0 * self.ranks + 2)
-
-    def instead(self) -> Self | None:
-        """The same by NCCL, which an engine runs where that is faster, as for messages of some MB."""
-        if not np.any(np.asarray(self.library) == ENGINE):
-            return None
-        return replace(self, library=self._by_maker())
-
-    def _by_maker(self) -> Any:
-        """The library, with NCCL in the place of an engine's kernels."""
-        return by_name(self.library, lambda name: NCCL if name == ENGINE else name)
-
-    def backward(self) -> tuple[Layer, ...]:
-        """None: a trace has the exchanges of a backward pass as calls of their own."""
-        return ()
-
-    def on_links(self) -> Any:
-        """Bytes that cross a device's link, in the direction that has more."""
-        return traffic(self.function, self.ranks) * self.elements * self.itemsize
-
-    def bound_s(self, hardware: Hardware) -> Any:
-        """Start, hops and bytes, by the better of ring and sums in the switch.
-
-        Exchanges within nodes and between them run at once, so the slower of both counts.
-        """
-        size, per_node = self.elements * self.itemsize, np.ceil(self.ranks / self.nodes)
-        mover = np.where(np.asarray(self.function) == "all_reduce", self.library, self._by_maker())
-        start, step = (
-            by_name(mover if mover.ndim else str(mover), of.__getitem__) for of in (START_S, STEP_S)
-        )
-        inside = traffic(self.function, per_node) * size
-        if hardware.switch_sums:
-            sums = (np.asarray(self.function) == "all_reduce") & (np.asarray(self.nodes) == 1)
-            inside = np.where(sums, np.minimum(inside, (1 + 1 / per_node) * size), inside)
-        local = by_name(self.library, lambda name: float(name == GLOO))
-        link = local * LOOPBACK + (1 - local) * hardware.peer_bytes_per_s
-        near = inside / link * (per_node > 1)
-        own = by_name(self.function, lambda name: name in ("send_recv", "all_to_all"))  # not shared in a node
-        crossing = traffic(self.function, self.nodes) * size / np.where(own, 1, per_node)
-        far = crossing / hardware.between_nodes_bytes_per_s * (self.nodes > 1)
-        hops = step * ring_steps(self.function, per_node)
-        hops = hops + NETWORK_STEP_S * ring_steps(self.function, self.nodes) * (self.nodes > 1)
-        return start + hops + np.maximum(near, far) / REACHED
-
-    @classmethod
-    def alike_by(cls, hardware: Hardware, dtype: str) -> float | None:
-        """The speed of the links."""
-        return hardware.peer_bytes_per_s
-
-    def bound_by(self, hardware: Hardware) -> str:
-        """Its links, and the network where nodes exchange."""
-        peer, network = hardware.peer_bytes_per_s / 1e9, hardware.between_nodes_bytes_per_s / 1e9
-        links = f"links of {peer:.3g} GB/s"
-        if np.all(np.asarray(self.library) == GLOO):
-            links = f"{LOOPBACK / 1e9:.3g} GB/s between processes"
-        elif hardware.link_bytes_per_s is None:
-            links = f"PCI Express of {peer:.3g} GB/s"
-            if hardware.pcie_bytes_per_s is None:
-                links = f"PCI Express 4.0, {peer:.3g} GB/s, as its sheet names no link"
-        if not np.any(np.asarray(self.nodes) > 1):
-            return links
-        assumed = ", as its sheet names no card" if hardware.network_bytes_per_s is None else ""
-        return f"{links}, and a network of {network:.3g} GB/s{assumed}"
-
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Seconds on links and hops: ring, tree and sums in the switch; copies within memory."""
-        link, size = hardware.peer_bytes_per_s, self.elements * self.itemsize
-        return {
-            "links": self.on_links() / link,
-            "buffer": size / link,
-            "part": size / self.ranks / link,
-            "memory": 2 * size / hardware.memory_bytes_per_s,
-            "ring_hops": HOP_S * ring_steps(self.function, self.ranks),
-            "tree_hops": HOP_S * np.log2(self.ranks),
-        }
-
-    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Where protocols take over, by bytes on the links; and more of each for distant ranks.
-
-        A pair, four and eight devices may share a switch, a socket, or none.
-        """
-        link, terms = hardware.peer_bytes_per_s, self._turning(hardware)
-        terms |= {f"bytes_past_{turn:.0f}": past(self.on_links(), turn) / link for turn in TURNS}
-        hops = {"hops": HOP_S * ring_steps(self.function, self.ranks), "links": self.on_links() / link}
-        farther = {
-            f"{name}_beyond_{ranks}": value * (self.ranks > ranks)
-            for name, value in {**terms, **hops}.items()
-            for ranks in BEYOND
-        }
-        return terms | farther
-
-    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Where protocols take over; sums in the switch; hops through the host by PCI Express."""
-        link, hops = hardware.peer_bytes_per_s, ring_steps(self.function, self.ranks)
-        size = self.elements * self.itemsize
-        through_host = float(hardware.link_bytes_per_s is None)
-        return {
-            **self._turning(hardware),
-            "in_switch": float(hardware.switch_sums) * (1 + 1 / self.ranks) * size / link,
-            "through_host": through_host * self.on_links() / link,
-            "hops_through_host": through_host * HOP_S * hops,
-            "sockets": through_host * self.on_links() / link * (self.ranks > BEYOND[0]),
-        }
-
-    def _turning(self, hardware: Hardware) -> dict[str, Any]:
-        """Seconds of bytes on the links up to each turn."""
-        return {
-            f"until_{turn:.0f}": np.minimum(self.on_links(), turn) / hardware.peer_bytes_per_s
-            for turn in TURNS
-        }
-
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes on the links, and those of one rank's part."""
-        return {"links": np.log2(self.on_links() + 1), "ranks_at": np.log2(self.ranks)}

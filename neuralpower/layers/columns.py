@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import L, Layer, later_fields
+from neuralpower.layers.base import L, Layer
 from neuralpower.layers.operands import OF_KEYS, OWN
+from neuralpower.layers.rows import defaults, field_names, later_fields, plain_dimensions
 from neuralpower.layers.terms import distinct
 
 WHOLE, HALF = 16, 8  # numbers, of which vectors and tensor cores' fragments are made
@@ -30,7 +31,7 @@ def words_of(fields: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:
     """A layer of `kind` whose fields are arrays, one element per layer; its formulas serve a whole table."""
-    return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
+    return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in field_names(kind)})
 
 
 def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
@@ -38,24 +39,24 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
 
     Columns that the table lacks hold the default of their field.
     """
-    columns, defaults = object.__new__(kind), kind.defaults()
-    for name in kind.field_names():
-        lacks = name not in table and name in defaults
-        array = np.full(len(next(iter(table.values()))), defaults[name]) if lacks else np.asarray(table[name])
+    columns, usual = object.__new__(kind), defaults(kind)
+    for name in field_names(kind):
+        lacks = name not in table and name in usual
+        array = np.full(len(next(iter(table.values()))), usual[name]) if lacks else np.asarray(table[name])
         object.__setattr__(columns, name, array.astype(np.float64) if array.dtype.kind in "biuf" else array)
     return columns
 
 
 def of_one_type(columns: L) -> L:
     """The same rows with all operands of their `dtype`."""
-    names = [name for name in columns.field_names() if name not in (*OWN, *OF_KEYS)]
+    names = [name for name in field_names(type(columns)) if name not in (*OWN, *OF_KEYS)]
     return as_columns(type(columns), {name: getattr(columns, name) for name in names})
 
 
 def take(columns: L, index: np.ndarray) -> L:
     """Some rows of a table's columns."""
     part = object.__new__(type(columns))
-    for name in columns.field_names():
+    for name in field_names(type(columns)):
         object.__setattr__(part, name, getattr(columns, name)[index])
     return part
 
@@ -68,7 +69,7 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
     pages of WHOLE, whatever their number, and stand with the last; up to TILE, with the last of their page.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
-    for name in columns.plain_dimensions():
+    for name in plain_dimensions(type(columns)):
         size = getattr(columns, name)
         paged = name in columns.paged
         large = size > (WHOLE if paged else TILE)
@@ -107,7 +108,7 @@ def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray
 def replaced(columns: L, fields: Mapping[str, Any]) -> L:
     """A table's columns with other values of some fields."""
     found = object.__new__(type(columns))
-    for name in columns.field_names():
+    for name in field_names(type(columns)):
         object.__setattr__(found, name, fields.get(name, getattr(columns, name)))
     return found
 
@@ -115,15 +116,15 @@ def replaced(columns: L, fields: Mapping[str, Any]) -> L:
 def stacked(columns: L, *others: L) -> L:
     """The rows of some tables' columns, one after the other."""
     every = (columns, *others)
-    names = columns.field_names() if others else ()
+    names = field_names(type(columns)) if others else ()
     return replaced(columns, {name: np.concatenate([getattr(one, name) for one in every]) for name in names})
 
 
 def fingerprint(columns: Layer) -> np.ndarray:
     """A number per row of a table's columns, the same for equal layers, in any session: [rows] uint64."""
     mixed = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=np.uint64)
-    later = later_fields(columns)
-    for name in columns.field_names():
+    later = later_fields(type(columns))
+    for name in field_names(type(columns)):
         values = np.asarray(getattr(columns, name))
         text = values.dtype.kind not in "biuf"
         if name in later and not np.any(values != ("" if text else 0)):

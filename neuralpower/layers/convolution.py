@@ -15,13 +15,27 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import BY_OPERATOR, Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import KEEPS_INPUTS, Args, Named
+from neuralpower.layers import (
+    BY_OPERATOR,
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.tensors import check_output
 from neuralpower.layers.terms import ceil_to, floor_div
+from neuralpower.layers.training import Args, Named, keeps_inputs
 from neuralpower.layers.traits import Traits, of_product, only, steps
+from neuralpower.layers.views import bytes_terms
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -32,6 +46,118 @@ BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
 FEW_INPUTS = 4  # channels of an image: libraries have kernels of their own for so few
 DEPTHWISE = (2, 3, 5, 6)  # exponents of steps of a depthwise window: 4 to 64 places
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
+
+
+def _group(layer: Convolution) -> Any:
+    groups, channels = np.asarray(layer.groups), np.asarray(layer.in_channels)
+    depthwise = (groups == channels) & (groups == np.asarray(layer.out_channels)) & (groups > 1)
+    return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
+
+
+def _gradients(layer: Convolution) -> Mapping[str, tuple[Layer, ...]]:
+    """Two more convolutions with as many multiply-adds, for input and weights; a sum for the bias."""
+    again = replace(layer, phase="forward", bias=False)
+    elements, channels = math.prod(layer.made), layer.made[1]
+    summed = Reduction(dtype=layer.dtype, function="sum", elements=elements, outputs=channels, last=False)
+    return {"input": (again,), "weight": (again,), "bias": (summed,) if layer.bias else ()}
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """The first three arguments of every convolution."""
+    return {**dict(zip(ARGUMENTS[:3], args, strict=False)), **kwargs}
+
+
+def _terms(layer: Convolution, hardware: Hardware) -> Described:
+    """Multiply-adds by kernel, stride and map, padded to registers; what im2col and repacking move."""
+    macs, moved = layer.macs(), layer.bytes()
+    inner, outer = layer.in_channels / layer.groups, layer.out_channels / layer.groups
+    window, positions, width = layer.window, layer.positions, layer.out_sizes[-1]
+    strides = math.prod(layer.sizes("stride"))
+    rows = layer.batch * layer.groups * positions * window
+    unfolded = layer.batch * positions * layer.in_channels * window * layer.itemsize
+    block, native = layer.block, layer.native
+    by_group = (layer.groups > 1) & (block == 0)  # a product of each
+    macs_by_group = layer.batch * layer.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
+    moves = (window > 1) | (strides > 1)  # else the input lies as if it were unfolded
+    return {
+        "macs": macs,
+        "macs_channels_16": rows * ceil_to(inner, 16) * ceil_to(outer, 16),
+        "macs_channels_64": rows * ceil_to(inner, 64) * ceil_to(outer, 64),
+        "macs_rows_28": macs / width * ceil_to(width, 28),
+        "macs_rows_14": macs / width * ceil_to(width, 14),
+        "macs_1x1": macs * (window == 1),
+        "macs_3x3": macs * (window == 9),
+        "macs_large": macs * (window >= 25),
+        "macs_small_map": macs * (positions <= 64),
+        "macs_few_inputs": macs * (inner <= 4),
+        "macs_strided": macs * (strides > 1),
+        "macs_channels_last": macs * layer.channels_last,
+        "weights": moved.weights,
+        "weights_1x1": moved.weights * (window == 1),
+        "weights_3x3": moved.weights * (window == 9),
+        "batch_weights": layer.batch * moved.weights,
+        "inputs": moved.input,
+        "inputs_strided": moved.input * (strides > 1),
+        "unfolded": unfolded,
+        "macs_native": macs * native,
+        "unfolded_native": unfolded * (native & moves),
+        "macs_blocked": macs * (block > 0) * max(BLOCKS) / np.maximum(block, 1),
+        "blocked": (moved.input + moved.output) * (block > 0),
+        "macs_product": macs_by_group * by_group,
+        "unfolded_product": unfolded * (by_group & moves),
+        "waves": ceil_to(layer.batch * layer.groups, hardware.cores) / layer.groups * macs / layer.batch,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _features(layer: Convolution, hardware: Hardware) -> Described:
+    """How channels and maps fit the vectors, and which kernel it is."""
+    return {**_shape_features(layer, hardware), "native": 1.0 * layer.native, "block": layer.block}
+
+
+def _shape_features(layer: Convolution, _: Hardware) -> Described:
+    return {
+        "macs": np.log2(layer.macs()),
+        "window": np.log2(layer.window),
+        "groups": np.log2(layer.groups),
+        "in_mod_16": layer.in_channels / layer.groups % 16,
+        "out_mod_16": layer.out_channels / layer.groups % 16,
+        "width": layer.out_sizes[-1],
+        "stride": math.prod(layer.sizes("stride")),
+        "bias": layer.bias,
+        "dilation": math.prod(layer.sizes("dilation")),
+        "channels_last": layer.channels_last,
+        "padding": math.prod(layer.sizes("padding")) > 0,
+    }
+
+
+def _traits(layer: Convolution) -> Traits:
+    """Window, memory format and stride; channels, which are sides of a product unless it is depthwise."""
+    inner, outer = layer.in_channels / layer.groups, layer.out_channels / layer.groups
+    window, last = np.asarray(layer.window), np.asarray(layer.channels_last, dtype=bool)
+    depthwise, grouped = _group(layer) == "depthwise", _group(layer) == "grouped"
+    dense = ~depthwise & ~grouped
+    stem = dense & (inner <= FEW_INPUTS)
+    sorts = {
+        "depthwise": depthwise,
+        "grouped": grouped,
+        "few inputs": stem,
+        "1x1": dense & ~stem & (window == 1),
+        "window": dense & ~stem & (window > 1),
+    }
+    layouts = {" channels first": ~last, " channels last": last}
+    named = {sort + name: 1.0 * (is_ & lies) for sort, is_ in sorts.items() for name, lies in layouts.items()}
+    strided = {"strided": 1.0 * (math.prod(layer.sizes("stride")) > 1)}
+    axes = {f"{len(layer.axes)} axes": np.full(np.shape(window), 1.0 * (len(layer.axes) != 2))}
+    axes["transposed"] = np.full(np.shape(window), 1.0 * ("output_padding" in layer.sized))
+    product = of_product(
+        layer.itemsize, layer.groups, layer.batch * layer.mac_positions, outer, inner * window
+    )
+    of_dense, of_groups = only(dense, product), only(grouped, product)
+    of_groups = {f"grouped {name}": share for name, share in of_groups.items()}
+    of_window = only(depthwise, steps("depthwise window", window, DEPTHWISE))
+    shared = named | axes
+    return Traits(shared | strided | of_dense | of_groups | of_window, shared | strided, depthwise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +182,12 @@ class Convolution(Windowed):
     savings = 4.5  # Winograd's F(4x4, 3x3)
     short_s = 1.5e-4  # a library's code of its own for each shape, weights to be reordered: cold for longer
     rule = "groups must divide the channels of both sides, strides and dilations be 1 or more"
+    views = Views(
+        cpu=View(group=_group, terms=_terms, features=_features), kernels=View(features=_shape_features)
+    )
+    # libraries run all of them as products of unfolded inputs
+    law = KindLaw(alike="convolution", traits=_traits)
+    training = Training(gradients=_gradients, operands_of=_operands_of, keeps=keeps_inputs)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -86,12 +218,10 @@ class Convolution(Windowed):
         )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """As `made`."""
         return self.made
 
     @property
     def made(self) -> tuple[Any, ...]:
-        """[batch, out_channels, *out]."""
         return self.batch, self.out_channels, *self.out_sizes
 
     @property
@@ -107,61 +237,6 @@ class Convolution(Windowed):
     def flops(self) -> int:
         """2 FLOP per multiply-add; by convention padding counts as computed, the bias does not count."""
         return 2 * self.macs()
-
-    def possible(self) -> Any:
-        """As `rule` says."""
-        steps = functools.reduce(np.minimum, (*self.sizes("stride"), *self.sizes("dilation")))
-        return (steps >= 1) & (self.in_channels % self.groups == 0) & (self.out_channels % self.groups == 0)
-
-    def parameters(self) -> int:
-        """Weights and bias."""
-        weights = floor_div(self.window * self.in_channels * self.out_channels, self.groups)
-        return weights + self.made[1] * self.bias
-
-    def bytes(self) -> Bytes:
-        """Input, weights and output, once each."""
-        size = self.itemsize
-        return Bytes(
-            size * self.batch * self.in_channels * math.prod(self.sizes("in")),
-            size * self.parameters(),
-            size * self.batch * self.out_channels * self.positions,
-        )
-
-    def build(self, device: torch.device) -> Call:
-        """The functional call."""
-        x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
-        bias = self.tensor(self.out_channels, device=device) if self.bias else None
-        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}
-        given["groups"] = self.groups
-        given |= {name: self.sizes(name) for name in self.argument_order if name not in given}
-        return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
-
-    def weight(self, device: torch.device) -> Tensor:
-        """[out_channels, in_channels / groups, *kernel]."""
-        inner = self.in_channels // self.groups
-        return self.tensor(self.out_channels, inner, *self.sizes("kernel"), device=device)
-
-    def group(self) -> Any:
-        """Dense, grouped and depthwise convolutions run different code."""
-        groups, channels = np.asarray(self.groups), np.asarray(self.in_channels)
-        depthwise = (groups == channels) & (groups == np.asarray(self.out_channels)) & (groups > 1)
-        return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
-
-    def keeps(self) -> str:
-        """The factors."""
-        return KEEPS_INPUTS
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two more convolutions with as many multiply-adds, for input and weights; a sum for the bias."""
-        again = replace(self, phase="forward", bias=False)
-        elements, channels = math.prod(self.made), self.made[1]
-        summed = Reduction(dtype=self.dtype, function="sum", elements=elements, outputs=channels, last=False)
-        return {"input": (again,), "weight": (again,), "bias": (summed,) if self.bias else ()}
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The first three arguments of every convolution."""
-        return {**dict(zip(ARGUMENTS[:3], args, strict=False)), **kwargs}
 
     @functools.cached_property
     def native(self) -> Any:
@@ -184,105 +259,34 @@ class Convolution(Windowed):
         near = (self.sizes("padding")[-1] <= FAR) | np.asarray(self.channels_last, dtype=bool)
         return np.where(self.groups > 1, block * near, 0)
 
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Multiply-adds by kernel, stride and map, padded to registers; what im2col and repacking move."""
-        macs, moved = self.macs(), self.bytes()
-        inner, outer = self.in_channels / self.groups, self.out_channels / self.groups
-        window, positions, width = self.window, self.positions, self.out_sizes[-1]
-        strides = math.prod(self.sizes("stride"))
-        rows = self.batch * self.groups * positions * window
-        unfolded = self.batch * positions * self.in_channels * window * self.itemsize
-        block, native = self.block, self.native
-        by_group = (self.groups > 1) & (block == 0)  # a product of each
-        macs_by_group = self.batch * self.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
-        moves = (window > 1) | (strides > 1)  # else the input lies as if it were unfolded
-        return {
-            "macs": macs,
-            "macs_channels_16": rows * ceil_to(inner, 16) * ceil_to(outer, 16),
-            "macs_channels_64": rows * ceil_to(inner, 64) * ceil_to(outer, 64),
-            "macs_rows_28": macs / width * ceil_to(width, 28),
-            "macs_rows_14": macs / width * ceil_to(width, 14),
-            "macs_1x1": macs * (window == 1),
-            "macs_3x3": macs * (window == 9),
-            "macs_large": macs * (window >= 25),
-            "macs_small_map": macs * (positions <= 64),
-            "macs_few_inputs": macs * (inner <= 4),
-            "macs_strided": macs * (strides > 1),
-            "macs_channels_last": macs * self.channels_last,
-            "weights": moved.weights,
-            "weights_1x1": moved.weights * (window == 1),
-            "weights_3x3": moved.weights * (window == 9),
-            "batch_weights": self.batch * moved.weights,
-            "inputs": moved.input,
-            "inputs_strided": moved.input * (strides > 1),
-            "unfolded": unfolded,
-            "macs_native": macs * native,
-            "unfolded_native": unfolded * (native & moves),
-            "macs_blocked": macs * (block > 0) * max(BLOCKS) / np.maximum(block, 1),
-            "blocked": (moved.input + moved.output) * (block > 0),
-            "macs_product": macs_by_group * by_group,
-            "unfolded_product": unfolded * (by_group & moves),
-            "waves": ceil_to(self.batch * self.groups, hardware.cores) / self.groups * macs / self.batch,
-            **super().terms(hardware),
-        }
+    def possible(self) -> Any:
+        steps = functools.reduce(np.minimum, (*self.sizes("stride"), *self.sizes("dilation")))
+        return (steps >= 1) & (self.in_channels % self.groups == 0) & (self.out_channels % self.groups == 0)
 
-    def features(self) -> dict[str, Any]:
-        """How channels and maps fit the vectors, and which kernel it is."""
-        return {**self._shape_features(), "native": 1.0 * self.native, "block": self.block}
+    def parameters(self) -> int:
+        weights = floor_div(self.window * self.in_channels * self.out_channels, self.groups)
+        return weights + self.made[1] * self.bias
 
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """The same but for what a CPU's libraries make of it."""
-        return self._shape_features()
-
-    def _shape_features(self) -> dict[str, Any]:
-        return {
-            "macs": np.log2(self.macs()),
-            "window": np.log2(self.window),
-            "groups": np.log2(self.groups),
-            "in_mod_16": self.in_channels / self.groups % 16,
-            "out_mod_16": self.out_channels / self.groups % 16,
-            "width": self.out_sizes[-1],
-            "stride": math.prod(self.sizes("stride")),
-            "bias": self.bias,
-            "dilation": math.prod(self.sizes("dilation")),
-            "channels_last": self.channels_last,
-            "padding": math.prod(self.sizes("padding")) > 0,
-        }
-
-    @classmethod
-    def alike(cls) -> str:
-        """All convolutions: libraries run them as products of unfolded inputs."""
-        return "convolution"
-
-    def traits(self) -> Traits:
-        """Window, memory format and stride; channels, which are sides of a product unless it is depthwise."""
-        inner, outer = self.in_channels / self.groups, self.out_channels / self.groups
-        window, last = np.asarray(self.window), np.asarray(self.channels_last, dtype=bool)
-        depthwise, grouped = self.group() == "depthwise", self.group() == "grouped"
-        dense = ~depthwise & ~grouped
-        stem = dense & (inner <= FEW_INPUTS)
-        sorts = {
-            "depthwise": depthwise,
-            "grouped": grouped,
-            "few inputs": stem,
-            "1x1": dense & ~stem & (window == 1),
-            "window": dense & ~stem & (window > 1),
-        }
-        layouts = {" channels first": ~last, " channels last": last}
-        named = {
-            sort + name: 1.0 * (is_ & lies) for sort, is_ in sorts.items() for name, lies in layouts.items()
-        }
-        strided = {"strided": 1.0 * (math.prod(self.sizes("stride")) > 1)}
-        axes = {f"{len(self.axes)} axes": np.full(np.shape(window), 1.0 * (len(self.axes) != 2))}
-        axes["transposed"] = np.full(np.shape(window), 1.0 * ("output_padding" in self.sized))
-        product = of_product(
-            self.itemsize, self.groups, self.batch * self.mac_positions, outer, inner * window
+    def bytes(self) -> Bytes:
+        size = self.itemsize
+        return Bytes(
+            size * self.batch * self.in_channels * math.prod(self.sizes("in")),
+            size * self.parameters(),
+            size * self.batch * self.out_channels * self.positions,
         )
-        of_dense, of_groups = only(dense, product), only(grouped, product)
-        of_groups = {f"grouped {name}": share for name, share in of_groups.items()}
-        of_window = only(depthwise, steps("depthwise window", window, DEPTHWISE))
-        shared = named | axes
-        return Traits(shared | strided | of_dense | of_groups | of_window, shared | strided, depthwise)
+
+    def build(self, device: torch.device) -> Call:
+        x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
+        bias = self.tensor(self.out_channels, device=device) if self.bias else None
+        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}
+        given["groups"] = self.groups
+        given |= {name: self.sizes(name) for name in self.argument_order if name not in given}
+        return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
+
+    def weight(self, device: torch.device) -> Tensor:
+        """[out_channels, in_channels / groups, *kernel]."""
+        inner = self.in_channels // self.groups
+        return self.tensor(self.out_channels, inner, *self.sizes("kernel"), device=device)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -424,7 +428,6 @@ class Conv3d(Convolution):
         return self.batch, *(a + self.transposed * (b - a) for a, b in zip(there, back, strict=True))
 
     def bytes(self) -> Bytes:
-        """Input, weights and output, once each."""
         read, weights, written = super().bytes()
         more = self.transposed * (written - read)
         return Bytes(read + more, weights, written - more)

@@ -17,15 +17,23 @@ from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.base import (
     FORWARD,
-    KEEPS_INPUTS,
-    KEEPS_NOTHING,
-    KEEPS_OUTPUTS,
     NEAR_BYTES,
-    Args,
-    Named,
+    RECURRING,
+    TRAINING,
     OperatorNames,
 )
 from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
@@ -39,6 +47,7 @@ from neuralpower.layers.tensors import (
     memory_order,
     strided,
 )
+from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, Args, Named, is_floating
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 ALIASES = {
@@ -88,8 +97,105 @@ class Parts:
         self.function, self.parts = function, itertools.cycle(whole.unbind(1))
 
     def __call__(self, *others: Any, **kwargs: Any) -> Any:
-        """The next part's result."""
         return self.function(next(self.parts), *others, **kwargs)
+
+
+def _has(layer: Elementwise, functions: Collection[str]) -> Any:
+    name = layer.function
+    return name in functions if isinstance(name, str) else np.isin(name, (*functions,))
+
+
+def _sample_recurring(kind: type[Elementwise], draw: Draw) -> Elementwise:
+    """The same, but more of them read parts, and more take exponentials, as decays and gates do."""
+    if draw.chance(0.3):
+        function, elements = draw.choice(SLOW), draw.size(2, 2**20)
+        return kind(function=function, elements=elements, operands=1, broadcast=False, recurs=True)
+    layer = replace(kind.sample(draw), recurs=True)
+    whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
+    if whole and draw.chance(0.5):
+        run = draw.choice((8, 16, 16, 32, 64, 128, 256))
+        return replace(layer, elements=run * draw.octaves(2, 2**13), run=run)
+    return layer
+
+
+def _sample_training(kind: type[Elementwise], draw: Draw) -> Elementwise:
+    """Dropout of hidden states and of scores; in place it has random numbers apart."""
+    elements, inplace = draw.size(64, 2**24), draw.chance(0.1)
+    function = "bernoulli" if inplace else DROPPING
+    return kind(function=function, elements=elements, operands=1, broadcast=False, inplace=inplace)
+
+
+def _terms(layer: Elementwise, hardware: Hardware) -> Described:
+    """As for any pass over memory; a broadcast operand is looked up row by row."""
+    return {
+        **Pointwise.views.cpu.terms(layer, hardware),
+        "elements_broadcast": layer.elements * layer.broadcast,
+        "elements_operands": layer.elements * layer.operands,
+    }
+
+
+def _features(layer: Elementwise, hardware: Hardware) -> Described:
+    return {
+        **Pointwise.views.cpu.features(layer, hardware),
+        "operands": layer.operands,
+        "broadcast": layer.broadcast,
+    }
+
+
+def _keeps(layer: Elementwise) -> str:
+    """Nothing of sums, and of products with a number; the factors of other products."""
+    if layer.function not in (*SUMS, *PRODUCTS):
+        return KEEPS_OUTPUTS
+    return KEEPS_NOTHING if layer.function in SUMS or layer.operands == 1 else KEEPS_INPUTS
+
+
+def _differentiable(layer: Elementwise) -> bool:
+    return is_floating(layer) and layer.function not in FLAT
+
+
+def _backward(layer: Elementwise) -> tuple[Layer, ...]:
+    """A pass per operand with a gradient; none for a sum, whose gradient is its operands'.
+
+    A broadcast factor's gradient is summed. What a sum broadcasts counts as a mask, without one.
+    """
+    if not _differentiable(layer):
+        return ()
+    factors = (layer.operands,) * layer.operands if layer.function in PRODUCTS else (2,)
+    passes = (pass_of(layer.dtype, "mul", layer.elements, n) for n in PASSES.get(layer.function, factors))
+    summed = layer.broadcast and layer.function in PRODUCTS
+    return (*passes, _summed(layer)) if summed else tuple(passes)
+
+
+def _summed(layer: Elementwise) -> Reduction:
+    """The sum that is the gradient of a broadcast operand."""
+    return Reduction(dtype=layer.dtype, function="sum", elements=layer.elements, outputs=1)
+
+
+def _gradients(layer: Elementwise) -> Mapping[str, tuple[Layer, ...]]:
+    """For two operands, one of them broadcast: its gradient is summed, a sum passes the other's on."""
+    if not layer.broadcast or layer.operands != 2 or layer.function not in (*PRODUCTS, "add", "sub"):
+        return {}
+    product = (replace(layer, phase=FORWARD, function="mul", broadcast=False, inplace=False, run=0),)
+    passed = product if layer.function in PRODUCTS else ()
+    return {"whole": passed, "part": (*passed, _summed(layer))}
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """The operand of the output's shape, and one that is broadcast, where there are these two."""
+    y = first(output)
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.numel() > 1]
+    whole = [t for t in tensors if t.shape == y.shape]
+    return {"whole": whole, "part": [t for t in tensors if t.shape != y.shape]} if len(whole) == 1 else {}
+
+
+def _group(layer: Elementwise) -> Any:
+    """Arithmetic is bandwidth-bound, roots and exponentials are not; random numbers are slowest on a CPU.
+
+    Complex numbers have code of their own, which does not vectorise exponentials.
+    """
+    found, arithmetic = effort(layer.function), np.isin(layer.function, COMPLEX_BINARY + COMPLEX_UNARY[:3])
+    of_complex = np.where(arithmetic, "complex", "complex_transcendental")
+    return np.where(np.isin(layer.dtype, COMPLEX), of_complex, found)
 
 
 @layer_kind("elementwise", *(f"aten.{name}" for name in OPERATORS.split()))
@@ -104,7 +210,19 @@ class Elementwise(Pointwise):
     recurring_share = 0.2
     training_share = 0.2
     group_names = (*EFFORTS, "complex", "complex_transcendental")
+    samples = {TRAINING: _sample_training, RECURRING: _sample_recurring}
     words = {"function": OperatorNames((*UNARY, *BINARY, *PASSES, *POWERS.values()))}
+    views = Views(cpu=View(group=_group, terms=_terms, features=_features), of=Pointwise.views)
+    training = Training(
+        differentiable=_differentiable,
+        backward=_backward,
+        gradients=_gradients,
+        operands_of=_operands_of,
+        share_of=lambda layer, asked: len(asked) / 2,  # one of its two passes for each operand
+        keeps=_keeps,
+        turned=lambda layer: replace(layer, function=DROPPING) if layer.function == DROPOUT else layer,
+        only=lambda layer: layer.function in RANDOM,  # dropout, and what it is made of
+    )
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -142,13 +260,8 @@ class Elementwise(Pointwise):
 
     def usual_types(self) -> tuple[Any, Any]:
         """Comparisons give truth values, and a mask is one of the operands."""
-        masks = self._has(MASKED) * (1 - self.broadcast) * (np.asarray(self.operands) > 1)
-        return _bool_where(masks, self.dtype), _bool_where(self._has(TRUTHS), self.dtype)
-
-    def _has(self, functions: Collection[str]) -> Any:
-        """Whether its function is one of these."""
-        name = self.function
-        return name in functions if isinstance(name, str) else np.isin(name, (*functions,))
+        masks = _has(self, MASKED) * (1 - self.broadcast) * (np.asarray(self.operands) > 1)
+        return _bool_where(masks, self.dtype), _bool_where(_has(self, TRUTHS), self.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -180,26 +293,6 @@ class Elementwise(Pointwise):
         return cls(
             function=function, elements=elements, operands=2, broadcast=broadcast, inplace=inplace, run=run
         )
-
-    @classmethod
-    def sample_recurring(cls, draw: Draw) -> Self:
-        """The same, but more of them read parts, and more take exponentials, as decays and gates do."""
-        if draw.chance(0.3):
-            function, elements = draw.choice(SLOW), draw.size(2, 2**20)
-            return cls(function=function, elements=elements, operands=1, broadcast=False, recurs=True)
-        layer = super().sample_recurring(draw)
-        whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
-        if whole and draw.chance(0.5):
-            run = draw.choice((8, 16, 16, 32, 64, 128, 256))
-            return replace(layer, elements=run * draw.octaves(2, 2**13), run=run)
-        return layer
-
-    @classmethod
-    def sample_training(cls, draw: Draw) -> Self:
-        """Dropout of hidden states and of scores; in place it has random numbers apart."""
-        elements, inplace = draw.size(64, 2**24), draw.chance(0.1)
-        function = "bernoulli" if inplace else DROPPING
-        return cls(function=function, elements=elements, operands=1, broadcast=False, inplace=inplace)
 
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
@@ -260,88 +353,12 @@ class Elementwise(Pointwise):
         return Call(Parts(alike.function, whole), tuple(others), alike.kwargs, warm=(whole,))
 
     def flops(self) -> int:
-        """One per element and operation."""
         return self.elements * np.maximum(self.operands - 1, 1)
 
     def _moved(self, read: Any, written: Any) -> Bytes:
         """Operands in (a broadcast one is read from the cache), the result out."""
         others = np.maximum(self.operands - self.broadcast, 1) - 1
         return Bytes((read + self.itemsize * others) * self.elements, 0, written * self.elements)
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """As for any pass over memory; a broadcast operand is looked up row by row."""
-        return {
-            **super().terms(hardware),
-            "elements_broadcast": self.elements * self.broadcast,
-            "elements_operands": self.elements * self.operands,
-        }
-
-    def features(self) -> dict[str, Any]:
-        """Operands, and whether one is smaller."""
-        return {**super().features(), "operands": self.operands, "broadcast": self.broadcast}
-
-    def keeps(self) -> str:
-        """Nothing of sums, and of products with a number; the factors of other products."""
-        if self.function not in (*SUMS, *PRODUCTS):
-            return KEEPS_OUTPUTS
-        return KEEPS_NOTHING if self.function in SUMS or self.operands == 1 else KEEPS_INPUTS
-
-    def differentiable(self) -> bool:
-        """Comparisons and roundings pass no gradient on."""
-        return super().differentiable() and self.function not in FLAT
-
-    def backward(self) -> tuple[Layer, ...]:
-        """A pass per operand with a gradient; none for a sum, whose gradient is its operands'.
-
-        A broadcast factor's gradient is summed. What a sum broadcasts counts as a mask, without one.
-        """
-        if not self.differentiable():
-            return ()
-        factors = (self.operands,) * self.operands if self.function in PRODUCTS else (2,)
-        passes = (pass_of(self.dtype, "mul", self.elements, n) for n in PASSES.get(self.function, factors))
-        summed = self.broadcast and self.function in PRODUCTS
-        return (*passes, self._summed()) if summed else tuple(passes)
-
-    def _summed(self) -> Reduction:
-        """The sum that is the gradient of a broadcast operand."""
-        return Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1)
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """For two operands, one of them broadcast: its gradient is summed, a sum passes the other's on."""
-        if not self.broadcast or self.operands != 2 or self.function not in (*PRODUCTS, "add", "sub"):
-            return {}
-        product = (replace(self, phase=FORWARD, function="mul", broadcast=False, inplace=False, run=0),)
-        passed = product if self.function in PRODUCTS else ()
-        return {"whole": passed, "part": (*passed, self._summed())}
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The operand of the output's shape, and one that is broadcast, where there are these two."""
-        y = first(output)
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.numel() > 1]
-        whole = [t for t in tensors if t.shape == y.shape]
-        return {"whole": whole, "part": [t for t in tensors if t.shape != y.shape]} if len(whole) == 1 else {}
-
-    def share_of(self, asked: Collection[str]) -> float:
-        """One of its two passes for each operand that asks."""
-        return len(asked) / 2
-
-    def in_training(self) -> Self:
-        """Dropout drops."""
-        return replace(self, function=DROPPING) if self.function == DROPOUT else self
-
-    def only_in_training(self) -> bool:
-        """Dropout, and what it is made of."""
-        return self.function in RANDOM
-
-    def group(self) -> Any:
-        """Arithmetic is bandwidth-bound, roots and exponentials are not; random numbers are slowest on a CPU.
-
-        Complex numbers have code of their own, which does not vectorise exponentials.
-        """
-        found, arithmetic = effort(self.function), np.isin(self.function, COMPLEX_BINARY + COMPLEX_UNARY[:3])
-        of_complex = np.where(arithmetic, "complex", "complex_transcendental")
-        return np.where(np.isin(self.dtype, COMPLEX), of_complex, found)
 
 
 def pass_of(dtype: str, function: str, elements: int, operands: int = 2) -> Elementwise:

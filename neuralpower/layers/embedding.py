@@ -10,15 +10,44 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.terms import either
+from neuralpower.layers.views import bytes_terms
 
 RENORM = "aten.embedding_renorm_"  # what `max_norm` runs before a lookup
 RENORMED = "each row that is looked up is assumed longer than max_norm, and scaled"
+
+
+def _terms(layer: Embedding, hardware: Hardware) -> Described:
+    """Rows of tables that no cache holds."""
+    table = layer.vocabulary * layer.width
+    return {
+        "elements": layer.tokens * layer.width,
+        "elements_large_table": layer.tokens * layer.width * (table * layer.itemsize > hardware.llc_bytes),
+        "table_backward": table * (np.asarray(layer.phase) == BACKWARD),  # zeros to add to
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _backward(layer: Embedding) -> tuple[Layer, ...]:
+    """Rows of the gradient are added into zeros: after a fill, a scatter moves what a lookup moves."""
+    zeros = Movement(dtype=layer.dtype, function="fill", elements=layer.vocabulary * layer.width)
+    return zeros, replace(layer, phase="forward")
 
 
 @layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -34,6 +63,8 @@ class Embedding(Layer):
     later = frozenset({"bags"})
     dimensions = ("tokens", "width")
     sweep_share = 0.5
+    views = Views(cpu=View(terms=_terms))
+    training = Training(backward=_backward)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -43,12 +74,10 @@ class Embedding(Layer):
         return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1], bags=bags)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, width]."""
         return self.rows, self.width
 
     @property
     def rows(self) -> Any:
-        """Rows of the result."""
         return either(self.bags, self.tokens)
 
     @classmethod
@@ -58,7 +87,6 @@ class Embedding(Layer):
         return cls(tokens=tokens, vocabulary=vocabulary, width=draw.size(16, 4096))
 
     def build(self, device: torch.device) -> Call:
-        """Random rows of the table."""
         indices = torch.randint(0, self.vocabulary, (self.tokens,), device=device)
         table = self.tensor(self.vocabulary, self.width, device=device)
         if not self.bags:
@@ -76,23 +104,7 @@ class Embedding(Layer):
         return Bytes(8 * self.tokens, size * self.tokens, size * self.rows)
 
     def parameters(self) -> int:
-        """The table."""
         return self.vocabulary * self.width
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Rows of tables that no cache holds."""
-        table = self.vocabulary * self.width
-        return {
-            "elements": self.tokens * self.width,
-            "elements_large_table": self.tokens * self.width * (table * self.itemsize > hardware.llc_bytes),
-            "table_backward": table * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
-            **super().terms(hardware),
-        }
-
-    def backward(self) -> tuple[Layer, ...]:
-        """Rows of the gradient are added into zeros: after a fill, a scatter moves what a lookup moves."""
-        zeros = Movement(dtype=self.dtype, function="fill", elements=self.vocabulary * self.width)
-        return zeros, replace(self, phase="forward")
 
 
 def renormalised(dtype: str, rows: int, width: int) -> tuple[Layer, ...]:

@@ -15,13 +15,43 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
+from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, View, Views, layer_kind
 from neuralpower.layers.expert_load import equal_load, power_law_load
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.grouped import Grouped, grouped_product, load_ends, possible_load
 from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.terms import LAUNCHES_US, beyond_launch, either
+from neuralpower.layers.training import keeps_inputs
+
+
+def _kernel_terms(layer: Experts, hardware: Hardware) -> Described:
+    """Terms of both products, and of the rows between: all pairs written, activated, weighted, summed."""
+    up, down = (product.views.kernels.terms(product, hardware) for product in layer.products)
+    terms = {name: up[name] + down[name] for name in up}
+    between = layer.operand_types.output.itemsize * layer.pairs
+    between = between * (2 * layer.hidden + layer.intermediate * (3 + layer.gated))
+    seconds = between / hardware.memory_bytes_per_s
+    busy = terms["flops"] + terms["bytes"] + seconds
+    return {**terms, "between_bytes": seconds, "calls": 1.0, **beyond_launch(busy, LAUNCHES_US)}
+
+
+def _own_terms(layer: Experts, hardware: Hardware) -> Described:
+    up, down = (product.views.kernels.own_terms(product, hardware) for product in layer.products)
+    return {name: up[name] + down[name] for name in up}
+
+
+def _kernel_features(layer: Experts, hardware: Hardware) -> Described:
+    """Features of the first product, the shares of experts and of pairs that are here, the gates."""
+    up, _ = layer.products
+    return {
+        **up.views.kernels.features(up, hardware),
+        "tokens": np.log2(layer.tokens),
+        "top_k": layer.top_k,
+        "hit_share": layer.hit / layer.experts,
+        "here_share": layer.pairs / (layer.tokens * layer.top_k),
+        "gated": layer.gated,
+    }
 
 
 @layer_kind("experts", "neuralpower.experts")
@@ -51,6 +81,12 @@ class Experts(Fused, MatrixProduct):
     rule += (
         "at most the tokens; pairs are at most tokens x top_k, hit at most experts, experts at most routed"
     )
+
+    views = Views(
+        kernels=View(terms=_kernel_terms, own_terms=_own_terms, features=_kernel_features),
+        of=MatrixProduct.views,
+    )
+    training = replace(Fused.training, keeps=keeps_inputs)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -90,7 +126,6 @@ class Experts(Fused, MatrixProduct):
         )
 
     def possible(self) -> Any:
-        """As `rule` says."""
         fits = (self.hit <= self.experts) & (self.experts <= either(self.routed, self.experts))
         most = (self.fullest <= self.tokens) & (self.pairs <= self.tokens * self.top_k)
         return possible_load(self.pairs, self.hit, self.fullest) & fits & most
@@ -122,15 +157,12 @@ class Experts(Fused, MatrixProduct):
         return up, Grouped(**own, **load, inner=self.intermediate, columns=self.hidden)
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """The sides of the first product."""
         return self.products[0].sides()
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[tokens, hidden]."""
         return self.tokens, self.hidden
 
     def flops(self) -> int:
-        """FLOP of both products."""
         up, down = self.products
         return up.flops() + down.flops()
 
@@ -143,33 +175,6 @@ class Experts(Fused, MatrixProduct):
     def parameters(self) -> int:
         """Weights of all experts that are here."""
         return self.experts * self.hidden * self.intermediate * (2 + self.gated)
-
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Terms of both products, and of the rows between: all pairs written, activated, weighted, summed."""
-        up, down = (product.kernel_terms(hardware) for product in self.products)
-        terms = {name: up[name] + down[name] for name in up}
-        between = self.operand_types.output.itemsize * self.pairs
-        between = between * (2 * self.hidden + self.intermediate * (3 + self.gated))
-        seconds = between / hardware.memory_bytes_per_s
-        busy = terms["flops"] + terms["bytes"] + seconds
-        return {**terms, "between_bytes": seconds, "calls": 1.0, **beyond_launch(busy, LAUNCHES_US)}
-
-    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Terms of both products."""
-        up, down = (product.own_terms(hardware) for product in self.products)
-        return {name: up[name] + down[name] for name in up}
-
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """Features of the first product, the shares of experts and of pairs that are here, the gates."""
-        up, _ = self.products
-        return {
-            **up.kernel_features(hardware),
-            "tokens": np.log2(self.tokens),
-            "top_k": self.top_k,
-            "hit_share": self.hit / self.experts,
-            "here_share": self.pairs / (self.tokens * self.top_k),
-            "gated": self.gated,
-        }
 
 
 @fused_operator(

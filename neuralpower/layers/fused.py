@@ -12,10 +12,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from neuralpower.layers import Layer
+from neuralpower.layers import Layer, Training
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LIBRARY: Any = torch.library.Library("neuralpower", "DEF")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _backward(layer: Fused) -> tuple[Layer, ...]:
+    """Two products for each of the forward pass: as two passes."""
+    again = replace(layer, phase="forward")
+    return again, again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +30,7 @@ class Fused(Layer):
 
     by_default = False
     multiplies = True
-
-    def differentiable(self) -> bool:
-        """No: engines only infer."""
-        return False
-
-    def backward(self) -> tuple[Layer, ...]:
-        """Two products for each of the forward pass: as two passes."""
-        again = replace(self, phase="forward")
-        return again, again
+    training = Training(differentiable=lambda layer: False, backward=_backward)  # engines only infer
 
 
 def fused_operator(schema: str) -> Callable[[F], F]:

@@ -14,8 +14,19 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.dtypes import FLOATING
-from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.terms import either
 from neuralpower.layers.traits import WIDTHS, Traits, only, steps
 
@@ -49,6 +60,27 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
 torch.library.register_autograd("neuralpower::fused", _backward, setup_context=_keep_size, lib=_LIBRARY)
 
 
+def _traits(layer: FusedPointwise) -> Traits:
+    reduced = np.asarray(layer.row) > 0
+    return Traits({}, only(reduced, steps("row", layer.row, WIDTHS)))
+
+
+def _features(layer: FusedPointwise, _: Hardware) -> Described:
+    """Whether rows are reduced, and how long they are."""
+    return {"row": either(layer.row, 1), "itemsize": layer.itemsize}
+
+
+def _reversed(layer: FusedPointwise) -> tuple[Layer, ...]:
+    """One kernel that reads the inputs and the results' gradients, and writes the inputs' gradients."""
+    read, written = layer.bytes_read, layer.bytes_written
+    turned: dict[str, Any] = {
+        "bytes_read": read + written,
+        "bytes_written": read,
+        "operations": 2 * layer.operations,
+    }
+    return (replace(layer, phase="forward", **turned),)
+
+
 @layer_kind("fused", "neuralpower.fused")
 @dataclass(frozen=True, kw_only=True)
 class FusedPointwise(Layer):
@@ -62,6 +94,9 @@ class FusedPointwise(Layer):
     dimensions = ("bytes_read", "bytes_written")
     by_default = False
     sweep_share = 0.5
+    views = Views(cpu=View(features=_features))
+    law = KindLaw(traits=_traits)
+    training = Training(backward=_reversed)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -84,43 +119,17 @@ class FusedPointwise(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The stand-in."""
         size = int(self.itemsize)
         x = self.tensor(self.bytes_read // size, device=device)
         function = torch.ops.neuralpower.fused.default
         return Call(function, (x, self.bytes_written // size, self.operations, self.row), warm=(x,))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """The numbers that it writes."""
         return (int(self.bytes_written // self.itemsize),)
 
     def flops(self) -> int:
-        """FLOP of all parts."""
         return self.operations
 
     def bytes(self) -> Bytes:
         """Bytes that cross the kernel's border."""
         return Bytes(self.bytes_read, 0, self.bytes_written)
-
-    def traits(self) -> Traits:
-        """Rows that are reduced, by their length."""
-        reduced = np.asarray(self.row) > 0
-        return Traits({}, only(reduced, steps("row", self.row, WIDTHS)))
-
-    def features(self) -> dict[str, Any]:
-        """Whether rows are reduced, and how long they are."""
-        return {"row": either(self.row, 1), "itemsize": self.itemsize}
-
-    def differentiable(self) -> bool:
-        """True where it computes with floating numbers."""
-        return self.dtype in FLOATING
-
-    def backward(self) -> tuple[Layer, ...]:
-        """One kernel that reads the inputs and the results' gradients, and writes the inputs' gradients."""
-        read, written = self.bytes_read, self.bytes_written
-        turned: dict[str, Any] = {
-            "bytes_read": read + written,
-            "bytes_written": read,
-            "operations": 2 * self.operations,
-        }
-        return (replace(self, phase="forward", **turned),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
+from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, View, Views, layer_kind
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.matrix_product import MatrixProduct
+from neuralpower.layers.training import keeps_inputs
 
 ALIGNED = 16  # bytes: what torch's grouped product asks of strides
+
+
+def _kernel_features(layer: Grouped, hardware: Hardware) -> Described:
+    """With how uneven the groups are, and the rows of one."""
+    mean = layer.rows / layer.groups
+    uneven = {"mean_rows": np.log2(mean), "fullest_over_mean": np.log2(layer.fullest / mean)}
+    return {**MatrixProduct.views.kernels.features(layer, hardware), **uneven}
 
 
 @layer_kind("grouped", "neuralpower.grouped")
@@ -34,6 +42,8 @@ class Grouped(Fused, MatrixProduct):
 
     dimensions = ("groups", "rows", "inner", "columns")
     rule = "each group has a row, and none more than the fullest"
+    views = Views(kernels=View(features=_kernel_features), of=MatrixProduct.views)
+    training = replace(Fused.training, keeps=keeps_inputs)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -52,7 +62,6 @@ class Grouped(Fused, MatrixProduct):
         return cls(groups=groups, rows=rows, fullest=fullest, inner=inner, columns=columns)
 
     def possible(self) -> Any:
-        """As `rule` says."""
         return possible_load(self.rows, self.groups, self.fullest)
 
     def build(self, device: torch.device) -> Call:
@@ -68,7 +77,6 @@ class Grouped(Fused, MatrixProduct):
         return self.groups, self.rows / self.groups, self.columns, self.inner
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, columns]."""
         return self.rows, self.columns
 
     def flops(self) -> int:
@@ -84,16 +92,9 @@ class Grouped(Fused, MatrixProduct):
         )
 
     def parameters(self) -> int:
-        """The matrices."""
         return self.groups * self.inner * self.columns
 
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """With how uneven the groups are, and the rows of one."""
-        mean = self.rows / self.groups
-        uneven = {"mean_rows": np.log2(mean), "fullest_over_mean": np.log2(self.fullest / mean)}
-        return {**super().kernel_features(hardware), **uneven}
-
-    def _tiles(self, hardware: Hardware, x: int, y: int) -> tuple[Any, Any]:
+    def tiles(self, hardware: Hardware, x: int, y: int) -> tuple[Any, Any]:
         """(tiles, waves): a tile holds rows of one group alone."""
         others = np.maximum(self.groups - 1, 1)
         down = np.ceil(self.fullest / x)

@@ -18,16 +18,127 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import InputError
-from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
-from neuralpower.layers.base import peak_flops
+from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, View, Views, layer_kind
 from neuralpower.layers.columns import between_powers
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import causal_share, ceil_to, chosen, past
+from neuralpower.layers.views import peak_flops
 
 WALKS = ((64, 64), (128, 64), (128, 128))  # queries and keys of a tile
 SPLITS = (64, 128)  # keys that a step of a decoder's kernel reads
 PACKED = 64  # heads of a query that one tile takes: they share the latents
+
+
+def _key_size(layer: LatentAttention) -> Any:
+    """Numbers of a query, and of what it is multiplied by."""
+    return layer.rope + chosen(layer.absorbed, layer.latent, layer.head_size)
+
+
+def _value_size(layer: LatentAttention) -> Any:
+    return chosen(layer.absorbed, layer.latent, layer.value_size)
+
+
+def _needed_flops(layer: LatentAttention) -> Any:
+    return layer.flops() * causal_share(layer.causal, layer.query_length, layer.key_length)
+
+
+def _kernel_terms(layer: LatentAttention, hardware: Hardware) -> Described:
+    """Tiles of queries in waves over the cores walk their keys; a decoder's few queries split them.
+
+    Absorbed, the heads of a query fill a tile, since they share the latents (FlashMLA, DeepSeek 2025).
+    """
+    peak, memory, cores = peak_flops(layer, hardware), hardware.memory_bytes_per_s, hardware.cores
+    moved, sizes = layer.bytes(), _key_size(layer) + _value_size(layer)
+    total, key_size = moved.input + moved.output, layer.operand_types.weights.itemsize
+    short = key_size < layer.itemsize
+    work = layer.flops() / peak
+    terms = {
+        "flops": work,
+        "flops_causal": work * (1 - 0.5 * layer.causal),
+        "flops_short_keys": work * short,
+        "flops_at_power_limit": hardware.flops_at_power_limit(layer.flops()),
+        "bytes": total / memory,
+        "output_bytes": moved.output / memory,
+        "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+    }
+    for q, k in WALKS:
+        tasks, walked = _tasks(layer, q), _walked(layer, q, k)
+        waves, step = np.ceil(tasks / cores) * cores, 2 * q * sizes / peak
+        terms[f"tiles_{q}x{k}"] = tasks * walked * step
+        terms[f"waves_{q}x{k}"] = waves * walked * step
+        terms[f"loads_{q}x{k}"] = tasks * walked * _key_bytes(layer) / memory
+    for k in SPLITS:
+        splits, steps = _splits(layer, hardware, k)
+        tasks = _tasks(layer, PACKED)
+        waves = np.ceil(tasks * splits / cores) * cores
+        terms[f"split_loads_{k}"] = waves * steps * k * _key_bytes(layer) / memory
+        terms[f"split_flops_{k}"] = waves * steps * k * PACKED * 2 * sizes / peak
+        results = layer.batch * layer.query_heads * layer.query_length * _value_size(layer)
+        terms[f"combined_{k}"] = (splits > 1) * splits * results * 4 / memory  # partial sums in float32
+        terms[f"combines_{k}"] = (splits > 1) * 1.0
+    return terms
+
+
+def _key_bytes(layer: LatentAttention) -> Any:
+    """B of what a tile reads for one key."""
+    own_values = chosen(layer.absorbed, 0, layer.value_size)
+    return layer.operand_types.weights.itemsize * (_key_size(layer) + own_values)
+
+
+def _tasks(layer: LatentAttention, q: int) -> Any:
+    """Tiles of q queries; absorbed, all heads of a query may lie in one."""
+    packed = layer.batch * np.ceil(layer.query_length * layer.query_heads / q)
+    apart = layer.batch * layer.query_heads * np.ceil(layer.query_length / q)
+    return chosen(layer.absorbed, packed, apart)
+
+
+def _walked(layer: LatentAttention, q: int, k: int) -> Any:
+    """Keys that a tile visits in the mean: causal, about half, and the tile on the diagonal whole."""
+    last = ceil_to(layer.key_length, k)
+    rows = chosen(layer.absorbed, np.maximum(q / layer.query_heads, 1), q)
+    new = np.minimum(layer.query_length, layer.key_length)
+    hidden = np.maximum(new - rows, 0) / 2
+    return chosen(layer.causal, last - hidden, last)
+
+
+def _splits(layer: LatentAttention, hardware: Hardware, k: int) -> tuple[Any, Any]:
+    """(parts of the keys, where tiles are fewer than cores, steps of k keys in each)."""
+    steps = np.ceil(layer.key_length / k)
+    splits = np.clip(hardware.cores // _tasks(layer, PACKED), 1, steps)
+    return splits, np.ceil(steps / splits)
+
+
+def _between(layer: LatentAttention, asked: Any) -> tuple[Any, Any, LatentAttention, LatentAttention] | None:
+    """A step's time runs straight along its cache: tables have powers of 2 alone."""
+    return between_powers(layer, "key_length", asked & (layer.query_length == 1))
+
+
+def _kernel_features(layer: LatentAttention, hardware: Hardware) -> Described:
+    """Variants of the kernel, and how its tiles fill the cores."""
+    moved = layer.bytes()
+    splits, steps = _splits(layer, hardware, 64)
+    tasks = _tasks(layer, PACKED)
+    waves = np.ceil(tasks / hardware.cores)
+    return {
+        "causal": layer.causal,
+        "absorbed": layer.absorbed,
+        "key_size": np.log2(_key_size(layer)),
+        "key_itemsize": layer.operand_types.weights.itemsize / layer.itemsize,
+        "intensity": np.log2(layer.flops() / (moved.input + moved.output)),
+        "in_l2": np.log2((moved.input + moved.output) / hardware.l2_bytes),
+        "splits": np.log2(splits),
+        "steps": np.log2(steps),
+        "fill": tasks / (waves * hardware.cores),
+        "waves": np.minimum(np.log2(waves), 6),
+        "packed_fill": layer.query_heads / ceil_to(layer.query_heads, PACKED),
+    }
+
+
+def _group(layer: LatentAttention) -> Any:
+    """A decoder's query reads the cache; expanded heads are usual attention with two sizes."""
+    absorbed = np.where(np.asarray(layer.query_length) == 1, "decode", "prefill")
+    return np.where(np.asarray(layer.absorbed, dtype=bool), absorbed, "expanded")
 
 
 @layer_kind("latent_attention", "neuralpower.latent_attention")
@@ -48,10 +159,14 @@ class LatentAttention(Fused):
     key_dtype: str = ""  # of what the cache holds; "": `dtype`
 
     dimensions = ("batch", "query_heads", "query_length", "key_length")
-    kernel_degrees = (0, 1, 2, 3)
     group_names = ("decode", "prefill", "expanded")
     savings = 2.2  # a causal kernel passes by the half that its mask hides
     later = frozenset({"key_dtype"})
+    views = Views(
+        cpu=View(group=_group),
+        kernels=View(terms=_kernel_terms, features=_kernel_features, degrees=(0, 1, 2, 3)),
+    )
+    law = KindLaw(needed_flops=_needed_flops, between=_between)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -94,51 +209,28 @@ class LatentAttention(Fused):
                 "query's type; leave it out, or bring such measurements in as a table"
             )
         heads = self.batch, self.query_heads
-        query = self.tensor(*heads, self.query_length, self._key_size, device=device)
+        query = self.tensor(*heads, self.query_length, _key_size(self), device=device)
         value = None
         if self.absorbed:
-            key = self.tensor(self.batch, self.key_length, self._key_size, device=device)
+            key = self.tensor(self.batch, self.key_length, _key_size(self), device=device)
         else:
-            key = self.tensor(*heads, self.key_length, self._key_size, device=device)
+            key = self.tensor(*heads, self.key_length, _key_size(self), device=device)
             value = self.tensor(*heads, self.key_length, self.value_size, device=device)
         args = (query, key, value, self.latent, self.rope, self.causal)
         return Call(torch.ops.neuralpower.latent_attention, args, warm=(query,))
-
-    def quantised(self) -> Any:
-        """Whether the cache has another type than the query."""
-        return self.operand_types.weights.itemsize != self.itemsize
-
-    def format(self) -> Any:
-        """The type of the cache."""
-        return self.key_dtype
 
     def shape(self) -> Self:
         """Heads: prompts and caches of neighbouring lengths take one kernel."""
         one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
         return replace(self, batch=one, query_length=one, key_length=one)
 
-    @property
-    def _key_size(self) -> Any:
-        """Numbers of a query, and of what it is multiplied by."""
-        return self.rope + chosen(self.absorbed, self.latent, self.head_size)
-
-    @property
-    def _value_size(self) -> Any:
-        """Numbers of a head's result."""
-        return chosen(self.absorbed, self.latent, self.value_size)
-
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, query_heads, query_length, numbers of a result]."""
-        return self.batch, self.query_heads, self.query_length, self._value_size
+        return self.batch, self.query_heads, self.query_length, _value_size(self)
 
     def flops(self) -> int:
         """2 B H S L for each number of a key and of a value; by convention masks do not halve them."""
         scores = self.batch * self.query_heads * self.query_length * self.key_length
-        return 2 * scores * (self._key_size + self._value_size)
-
-    def needed_flops(self) -> Any:
-        """Without the pairs that a causal mask hides."""
-        return self.flops() * causal_share(self.causal, self.query_length, self.key_length)
+        return 2 * scores * (_key_size(self) + _value_size(self))
 
     def bytes(self) -> Bytes:
         """Queries and the cache in, results out; expanded, keys and values of each head instead."""
@@ -146,105 +238,18 @@ class LatentAttention(Fused):
         queries, keys = self.batch * self.query_heads * self.query_length, self.batch * self.key_length
         heads = chosen(self.absorbed, 1, self.query_heads)
         own_values = chosen(self.absorbed, 0, self.value_size)  # else they are the keys
-        read = usual.bytes(queries, self._key_size) + key.bytes(keys * heads, self._key_size + own_values)
-        return Bytes(read, 0, usual.bytes(queries, self._value_size))
+        read = usual.bytes(queries, _key_size(self)) + key.bytes(keys * heads, _key_size(self) + own_values)
+        return Bytes(read, 0, usual.bytes(queries, _value_size(self)))
 
     @functools.cached_property
     def operand_types(self) -> Operands:
         """Types of the operands: the factor of queries may have its own."""
         usual = Operand(self.dtype)
-        return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual, self.dtype)
+        cached = own_operand(self.dtype, self.key_dtype, 0, usual)
+        return Operands(usual, cached, usual, self.dtype, self._marks)
 
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Tiles of queries in waves over the cores walk their keys; a decoder's few queries split them.
-
-        Absorbed, the heads of a query fill a tile, since they share the latents (FlashMLA, DeepSeek 2025).
-        """
-        peak, memory, cores = peak_flops(self, hardware), hardware.memory_bytes_per_s, hardware.cores
-        moved, sizes = self.bytes(), self._key_size + self._value_size
-        total, key_size = moved.input + moved.output, self.operand_types.weights.itemsize
-        short = key_size < self.itemsize
-        work = self.flops() / peak
-        terms = {
-            "flops": work,
-            "flops_causal": work * (1 - 0.5 * self.causal),
-            "flops_short_keys": work * short,
-            "flops_at_power_limit": hardware.flops_at_power_limit(self.flops()),
-            "bytes": total / memory,
-            "output_bytes": moved.output / memory,
-            "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
-        }
-        for q, k in WALKS:
-            tasks, walked = self._tasks(q), self._walked(q, k)
-            waves, step = np.ceil(tasks / cores) * cores, 2 * q * sizes / peak
-            terms[f"tiles_{q}x{k}"] = tasks * walked * step
-            terms[f"waves_{q}x{k}"] = waves * walked * step
-            terms[f"loads_{q}x{k}"] = tasks * walked * self._key_bytes / memory
-        for k in SPLITS:
-            splits, steps = self._splits(hardware, k)
-            tasks = self._tasks(PACKED)
-            waves = np.ceil(tasks * splits / cores) * cores
-            terms[f"split_loads_{k}"] = waves * steps * k * self._key_bytes / memory
-            terms[f"split_flops_{k}"] = waves * steps * k * PACKED * 2 * sizes / peak
-            results = self.batch * self.query_heads * self.query_length * self._value_size
-            terms[f"combined_{k}"] = (splits > 1) * splits * results * 4 / memory  # partial sums in float32
-            terms[f"combines_{k}"] = (splits > 1) * 1.0
-        return terms
-
-    @property
-    def _key_bytes(self) -> Any:
-        """B of what a tile reads for one key."""
-        own_values = chosen(self.absorbed, 0, self.value_size)
-        return self.operand_types.weights.itemsize * (self._key_size + own_values)
-
-    def _tasks(self, q: int) -> Any:
-        """Tiles of q queries; absorbed, all heads of a query may lie in one."""
-        packed = self.batch * np.ceil(self.query_length * self.query_heads / q)
-        apart = self.batch * self.query_heads * np.ceil(self.query_length / q)
-        return chosen(self.absorbed, packed, apart)
-
-    def _walked(self, q: int, k: int) -> Any:
-        """Keys that a tile visits in the mean: causal, about half, and the tile on the diagonal whole."""
-        last = ceil_to(self.key_length, k)
-        rows = chosen(self.absorbed, np.maximum(q / self.query_heads, 1), q)
-        new = np.minimum(self.query_length, self.key_length)
-        hidden = np.maximum(new - rows, 0) / 2
-        return chosen(self.causal, last - hidden, last)
-
-    def _splits(self, hardware: Hardware, k: int) -> tuple[Any, Any]:
-        """(parts of the keys, where tiles are fewer than cores, steps of k keys in each)."""
-        steps = np.ceil(self.key_length / k)
-        splits = np.clip(hardware.cores // self._tasks(PACKED), 1, steps)
-        return splits, np.ceil(steps / splits)
-
-    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
-        """A step's time runs straight along its cache: tables have powers of 2 alone."""
-        return between_powers(self, "key_length", asked & (self.query_length == 1))
-
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """Variants of the kernel, and how its tiles fill the cores."""
-        moved = self.bytes()
-        splits, steps = self._splits(hardware, 64)
-        tasks = self._tasks(PACKED)
-        waves = np.ceil(tasks / hardware.cores)
-        return {
-            "causal": self.causal,
-            "absorbed": self.absorbed,
-            "key_size": np.log2(self._key_size),
-            "key_itemsize": self.operand_types.weights.itemsize / self.itemsize,
-            "intensity": np.log2(self.flops() / (moved.input + moved.output)),
-            "in_l2": np.log2((moved.input + moved.output) / hardware.l2_bytes),
-            "splits": np.log2(splits),
-            "steps": np.log2(steps),
-            "fill": tasks / (waves * hardware.cores),
-            "waves": np.minimum(np.log2(waves), 6),
-            "packed_fill": self.query_heads / ceil_to(self.query_heads, PACKED),
-        }
-
-    def group(self) -> Any:
-        """A decoder's query reads the cache; expanded heads are usual attention with two sizes."""
-        absorbed = np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
-        return np.where(np.asarray(self.absorbed, dtype=bool), absorbed, "expanded")
+    def _marks(self) -> tuple[Any, Any]:
+        return self.operand_types.weights.itemsize != self.itemsize, self.key_dtype
 
 
 @fused_operator(

@@ -12,16 +12,100 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.fp8_tiles import chosen_tile
 from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.terms import ceil_to, past
+from neuralpower.layers.training import Args, Named, keeps_inputs
+from neuralpower.layers.views import bytes_terms
 
 FEW_ROWS = 16  # for which a CPU's library has other code than for many
 ROW_BY_ROW = 3  # rows that each take what one takes; four are a block of their own
 PAGE = 1024  # numbers of four bytes; rows of weights a multiple of it apart share few sets of a cache
+
+
+def _terms(layer: Linear, hardware: Hardware) -> Described:
+    """Products padded to register tiles, and weights that must come from memory."""
+    _, m, n, k = layer.sides()
+    weights = n * k * layer.operand_types.weights.itemsize
+    return {
+        "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
+        "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
+        "weights_few_rows": n * k * (m <= FEW_ROWS),
+        "macs_row_by_row": m * n * k * (m <= ROW_BY_ROW),
+        "outputs_row_by_row": m * n * (m <= ROW_BY_ROW),
+        "weights_past_l2": past(weights, hardware.l2_bytes * hardware.cores),
+        "weights_as_in_out": n * k * (1 - layer.transposed),
+        "macs_as_in_out": m * n * k * (1 - layer.transposed),
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _power_features(layer: Linear, hardware: Hardware) -> Described:
+    return chosen_tile(hardware, *layer.sides()[1:])
+
+
+def _features(layer: Linear, _: Hardware) -> Described:
+    return {
+        "rows_mod_8": layer.rows % 8,
+        "rows_mod_4": layer.rows % 4,
+        "out_mod_16": layer.out_features % 16,
+        "in_mod_16": layer.in_features % 16,
+        "in_from_page": np.minimum(layer.in_features % PAGE, -layer.in_features % PAGE),
+        "bias": layer.bias,
+        "transposed": layer.transposed,
+    }
+
+
+def _gradients(layer: Linear) -> Mapping[str, tuple[Layer, ...]]:
+    """Two more products, grad x = grad y W and grad W = (grad y)^T x; grad b sums grad y's rows."""
+    rows, n, k = layer.rows, layer.out_features, layer.in_features
+    left, right = (n, k) if layer.transposed else (k, n)  # the weights' gradient lies as they do
+    summed = Reduction(dtype=layer.dtype, function="sum", elements=rows * n, outputs=n, last=False)
+    return {
+        "input": (_product(layer, rows, n, k, transposed=not layer.transposed),),
+        "weight": (_product(layer, left, rows, right, transposed=False),),
+        "bias": (summed,) if layer.bias else (),
+    }
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """Operands by name. An added matrix does not count as a bias: its gradient is the output's."""
+    if operator != "aten.addmm":
+        return {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    added, x, weight = args[:3]
+    return {"input": x, "weight": weight, "bias": added if added.shape != output.shape else None}
+
+
+def _product(layer: Linear, rows: int, inner: int, columns: int, transposed: bool) -> Linear:
+    """[rows, inner] x [inner, columns], without a bias."""
+    lies = transposed or 1 in (inner, columns)
+    return Linear(
+        dtype=layer.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies
+    )
+
+
+def _group(layer: Linear) -> Any:
+    """One row is a matrix-vector product, other code in every library; a few rows read the weights."""
+    rows = np.asarray(layer.rows)
+    return np.where(rows > FEW_ROWS, "matrix", np.where(rows == 1, "vector", "few"))
+
+
+def _kernel_group(layer: Linear) -> Any:
+    """Tiles, waves and bytes tell the time of any number of rows but one."""
+    return np.where(np.asarray(layer.rows) == 1, "vector", "matrix")
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
@@ -39,7 +123,13 @@ class Linear(MatrixProduct):
     group_names = ("vector", "few", "matrix")
     sweep_share = 4.0
     recurring_share = 0.15
-    kernel_degrees = (0, 1, 2, 3)
+    doubled = ("in_features", "out_features")
+    views = Views(
+        cpu=View(group=_group, terms=_terms, features=_features),
+        kernels=View(group=_kernel_group, power_features=_power_features, degrees=(0, 1, 2, 3)),
+        of=MatrixProduct.views,
+    )
+    training = Training(gradients=_gradients, operands_of=_operands_of, keeps=keeps_inputs)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -105,11 +195,9 @@ class Linear(MatrixProduct):
         return replace(self, rows=1 if isinstance(self.dtype, str) else np.ones(len(self.dtype)))
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """One product."""
         return 1, self.rows, self.out_features, self.in_features
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, out_features]."""
         return self.rows, self.out_features
 
     def flops(self) -> int:
@@ -127,76 +215,4 @@ class Linear(MatrixProduct):
         )
 
     def parameters(self) -> int:
-        """Weights and bias."""
         return self.in_features * self.out_features + self.out_features * self.bias
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Products padded to register tiles, and weights that must come from memory."""
-        _, m, n, k = self.sides()
-        weights = n * k * self.operand_types.weights.itemsize
-        return {
-            "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
-            "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
-            "weights_few_rows": n * k * (m <= FEW_ROWS),
-            "macs_row_by_row": m * n * k * (m <= ROW_BY_ROW),
-            "outputs_row_by_row": m * n * (m <= ROW_BY_ROW),
-            "weights_past_l2": past(weights, hardware.l2_bytes * hardware.cores),
-            "weights_as_in_out": n * k * (1 - self.transposed),
-            "macs_as_in_out": m * n * k * (1 - self.transposed),
-            **super().terms(hardware),
-        }
-
-    def power_features(self, hardware: Hardware) -> dict[str, Any]:
-        """The tile that a library takes."""
-        return chosen_tile(hardware, *self.sides()[1:])
-
-    def features(self) -> dict[str, Any]:
-        """How the operands fit the tiles."""
-        return {
-            "rows_mod_8": self.rows % 8,
-            "rows_mod_4": self.rows % 4,
-            "out_mod_16": self.out_features % 16,
-            "in_mod_16": self.in_features % 16,
-            "in_from_page": np.minimum(self.in_features % PAGE, -self.in_features % PAGE),
-            "bias": self.bias,
-            "transposed": self.transposed,
-        }
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two more products, grad x = grad y W and grad W = (grad y)^T x; grad b sums grad y's rows."""
-        rows, n, k = self.rows, self.out_features, self.in_features
-        left, right = (n, k) if self.transposed else (k, n)  # the weights' gradient lies as they do
-        summed = Reduction(dtype=self.dtype, function="sum", elements=rows * n, outputs=n, last=False)
-        return {
-            "input": (self._product(rows, n, k, transposed=not self.transposed),),
-            "weight": (self._product(left, rows, right, transposed=False),),
-            "bias": (summed,) if self.bias else (),
-        }
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """Operands by name. An added matrix does not count as a bias: its gradient is the output's."""
-        if operator != "aten.addmm":
-            return {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-        added, x, weight = args[:3]
-        return {"input": x, "weight": weight, "bias": added if added.shape != output.shape else None}
-
-    def _product(self, rows: int, inner: int, columns: int, transposed: bool) -> Linear:
-        """[rows, inner] x [inner, columns], without a bias."""
-        lies = transposed or 1 in (inner, columns)
-        return Linear(
-            dtype=self.dtype, rows=rows, in_features=inner, out_features=columns, bias=False, transposed=lies
-        )
-
-    def of_real(self) -> Self:
-        """Real and imaginary parts side by side."""
-        return replace(self, in_features=2 * self.in_features, out_features=2 * self.out_features)
-
-    def group(self) -> Any:
-        """One row is a matrix-vector product, other code in every library; a few rows read the weights."""
-        rows = np.asarray(self.rows)
-        return np.where(rows > FEW_ROWS, "matrix", np.where(rows == 1, "vector", "few"))
-
-    def kernel_group(self) -> Any:
-        """Tiles, waves and bytes tell the time of any number of rows but one."""
-        return np.where(np.asarray(self.rows) == 1, "vector", "matrix")

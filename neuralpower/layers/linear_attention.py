@@ -71,11 +71,9 @@ class LinearAttention(Recurrence):
         )
 
     def possible(self) -> Any:
-        """As `rule` says."""
         return self.value_heads % self.key_heads == 0
 
     def build(self, device: torch.device) -> Call:
-        """The call on random operands."""
         heads = self.batch, self.length, self.value_heads
         x = self.tensor(self.batch, self.length, self.channels, device=device)
         weights = self.tensor(self.channels, self.conv, device=device) if self.conv else None
@@ -89,17 +87,14 @@ class LinearAttention(Recurrence):
 
     @property
     def heads_in_all(self) -> Any:
-        """Each value head has a state."""
         return self.value_heads
 
     @property
     def state_numbers(self) -> Any:
-        """A matrix."""
         return self.key_size * self.value_size
 
     @property
     def channels(self) -> Any:
-        """Queries, keys and values."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
     @property
@@ -122,7 +117,6 @@ class LinearAttention(Recurrence):
         return 7 * self.value_heads * self.key_size * self.value_size
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, length, value_heads, value_size]."""
         return self.batch, self.length, self.value_heads, self.value_size
 
 

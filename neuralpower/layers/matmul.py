@@ -5,6 +5,7 @@ Products of more than two factors, or of longer ones, have backward passes of th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,12 +15,24 @@ import torch
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.registry import form
 from neuralpower.layers.terms import ceil_to
+from neuralpower.layers.training import Args, Named, keeps_inputs
+from neuralpower.layers.views import bytes_terms
 
 # position of the left operand among the arguments
 LEFT = {
@@ -31,6 +44,61 @@ OF_BILINEAR = ([1, 3], [0], [1, 2], [2, 3])  # axes that each factor lacks, and 
 LIBRARY = (
     400  # multiply-adds of a matrix from which a CPU's bmm asks MKL: aten/src/ATen/native/LinearAlgebra.cpp
 )
+
+
+def _native(layer: Matmul) -> Any:
+    """Whether a CPU takes it by PyTorch's own loop."""
+    return layer.rows * layer.inner * layer.columns < LIBRARY
+
+
+def _terms(layer: Matmul, hardware: Hardware) -> Described:
+    """Products padded to register tiles; a batch is shared out over the cores in whole matrices."""
+    b, m, n, k = layer.sides()
+    by_library = 1.0 - _native(layer)
+    return {
+        "macs": b * m * n * k,
+        "macs_tile_8x16": b * ceil_to(m, 8) * ceil_to(n, 16) * k,
+        "macs_wave": ceil_to(b, hardware.cores) * m * n * k,
+        "macs_one_row": b * m * n * k * (m == 1),
+        "macs_transposed": b * m * n * k * layer.transposed,
+        "right_transposed": b * n * k * layer.transposed,
+        "left": b * m * k,
+        "right": b * n * k,
+        "product": b * m * n,
+        "macs_native": b * m * n * k * _native(layer),
+        "library": by_library,
+        "matrices_library": b * by_library,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _features(layer: Matmul, _: Hardware) -> Described:
+    """How the operands fit the tiles, and what there is to do for each matrix."""
+    return {
+        "rows_mod_8": layer.rows % 8,
+        "columns_mod_16": layer.columns % 16,
+        "inner_mod_16": layer.inner % 16,
+        "transposed": layer.transposed,
+        "native": 1.0 * _native(layer),
+        "narrowest": np.log2(np.minimum(np.minimum(layer.rows, layer.columns), layer.inner)),
+        "macs_each": np.log2(layer.rows * layer.inner * layer.columns),
+    }
+
+
+def _gradients(layer: Matmul) -> Mapping[str, tuple[Layer, ...]]:
+    """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
+    b, m, n, k = layer.sides()
+    turned = not layer.transposed and min(n, k) > 1
+    return {
+        "left": (Matmul(dtype=layer.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),),
+        "right": (Matmul(dtype=layer.dtype, batch=b, rows=k, inner=m, columns=n),),
+    }
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """The two factors; the gradient of what is added to their product comes for nothing."""
+    first = LEFT[operator]
+    return {"left": args[first], "right": args[first + 1]}
 
 
 @layer_kind("matmul", *LEFT)
@@ -47,6 +115,9 @@ class Matmul(MatrixProduct):
     dimensions = ("batch", "rows", "inner", "columns")
     sweep_share = 2.0
     recurring_share = 0.15
+    doubled = ("inner", "columns")
+    views = Views(cpu=View(terms=_terms, features=_features), of=MatrixProduct.views)
+    training = Training(gradients=_gradients, operands_of=_operands_of, keeps=keeps_inputs)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -102,7 +173,6 @@ class Matmul(MatrixProduct):
         return Call(torch.bmm, (left, right), warm=(right, left))
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """Its own."""
         return self.batch, self.rows, self.columns, self.inner
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
@@ -110,7 +180,6 @@ class Matmul(MatrixProduct):
         return None if operator == "aten._grouped_mm" else (self.batch, self.rows, self.columns)
 
     def flops(self) -> int:
-        """2 B M N K."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
     def bytes(self) -> Bytes:
@@ -120,61 +189,19 @@ class Matmul(MatrixProduct):
         right = operands.weights.bytes(self.batch * self.columns, self.inner)
         return Bytes(left + right, 0, operands.output.bytes(self.batch * self.rows, self.columns))
 
-    @property
-    def native(self) -> Any:
-        """Whether a CPU takes it by PyTorch's own loop."""
-        return self.rows * self.inner * self.columns < LIBRARY
 
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Products padded to register tiles; a batch is shared out over the cores in whole matrices."""
-        b, m, n, k = self.sides()
-        by_library = 1.0 - self.native
-        return {
-            "macs": b * m * n * k,
-            "macs_tile_8x16": b * ceil_to(m, 8) * ceil_to(n, 16) * k,
-            "macs_wave": ceil_to(b, hardware.cores) * m * n * k,
-            "macs_one_row": b * m * n * k * (m == 1),
-            "macs_transposed": b * m * n * k * self.transposed,
-            "right_transposed": b * n * k * self.transposed,
-            "left": b * m * k,
-            "right": b * n * k,
-            "product": b * m * n,
-            "macs_native": b * m * n * k * self.native,
-            "library": by_library,
-            "matrices_library": b * by_library,
-            **super().terms(hardware),
-        }
-
-    def features(self) -> dict[str, Any]:
-        """How the operands fit the tiles, and what there is to do for each matrix."""
-        return {
-            "rows_mod_8": self.rows % 8,
-            "columns_mod_16": self.columns % 16,
-            "inner_mod_16": self.inner % 16,
-            "transposed": self.transposed,
-            "native": 1.0 * self.native,
-            "narrowest": np.log2(np.minimum(np.minimum(self.rows, self.columns), self.inner)),
-            "macs_each": np.log2(self.rows * self.inner * self.columns),
-        }
-
-    def of_real(self) -> Self:
-        """Real and imaginary parts side by side."""
-        return replace(self, inner=2 * self.inner, columns=2 * self.columns)
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two more products: grad A = grad C B^T and grad B = A^T grad C."""
-        b, m, n, k = self.sides()
-        turned = not self.transposed and min(n, k) > 1
-        return {
-            "left": (Matmul(dtype=self.dtype, batch=b, rows=m, inner=n, columns=k, transposed=turned),),
-            "right": (Matmul(dtype=self.dtype, batch=b, rows=k, inner=m, columns=n),),
-        }
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The two factors; the gradient of what is added to their product comes for nothing."""
-        first = LEFT[operator]
-        return {"left": args[first], "right": args[first + 1]}
+def _bilinear_gradients(layer: Bilinear) -> Mapping[str, tuple[Layer, ...]]:
+    """For each output, grad y_o times one other factor or its product, and a product with the other."""
+    scaled = functools.partial(Elementwise, dtype=layer.dtype, function="mul", operands=2, broadcast=True)
+    outputs, rows, first, second = layer.batch, layer.rows, layer.inner - 1, layer.columns
+    of_left = Matmul(dtype=layer.dtype, batch=outputs * rows, rows=1, inner=second, columns=first)
+    of_weight = Matmul(dtype=layer.dtype, batch=outputs, rows=first, inner=rows, columns=second)
+    of_right = Matmul(dtype=layer.dtype, batch=outputs, rows=rows, inner=first, columns=second)
+    return {
+        "left": (scaled(elements=outputs * rows * first * second), of_left),
+        "weight": (scaled(elements=outputs * rows * first), of_weight),
+        "right": (of_right, scaled(elements=outputs * rows * second)),
+    }
 
 
 @form("aten._trilinear")
@@ -187,6 +214,14 @@ class Bilinear(Matmul):
     addition of its own.
     """
 
+    training = replace(
+        Matmul.training,
+        gradients=_bilinear_gradients,
+        operands_of=lambda operator, output, args, kwargs: dict(
+            zip(("left", "weight", "right"), args, strict=False)
+        ),
+    )
+
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten._trilinear(x1, W, x2, expand1, expand2, expand3, sumdim, unroll_dim)` of `bilinear`."""
@@ -197,28 +232,14 @@ class Bilinear(Matmul):
         return cls(batch=outputs, rows=x.shape[0], inner=first + 1, columns=second)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, outputs]."""
         return self.rows, self.batch
 
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """For each output, grad y_o times one other factor or its product, and a product with the other."""
-        outputs, rows, first, second = self.batch, self.rows, self.inner - 1, self.columns
-        of_left = Matmul(dtype=self.dtype, batch=outputs * rows, rows=1, inner=second, columns=first)
-        of_weight = Matmul(dtype=self.dtype, batch=outputs, rows=first, inner=rows, columns=second)
-        of_right = Matmul(dtype=self.dtype, batch=outputs, rows=rows, inner=first, columns=second)
-        return {
-            "left": (self._scaled(outputs * rows * first * second), of_left),
-            "weight": (self._scaled(outputs * rows * first), of_weight),
-            "right": (of_right, self._scaled(outputs * rows * second)),
-        }
 
-    def _scaled(self, elements: int) -> Elementwise:
-        return Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=True)
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The first three."""
-        return dict(zip(("left", "weight", "right"), args, strict=False))
+def _distances_gradients(layer: Distances) -> Mapping[str, tuple[Layer, ...]]:
+    """Both products, for any gradient, with the other side's rows, without columns for squares."""
+    batch, rows, columns, inner = layer.batch, layer.rows, layer.columns, layer.inner - 2
+    of_x = Matmul(dtype=layer.dtype, batch=batch, rows=rows, inner=columns, columns=inner)
+    return {"": (of_x, Matmul(dtype=layer.dtype, batch=batch, rows=columns, inner=rows, columns=inner))}
 
 
 @form("aten._euclidean_dist")
@@ -229,19 +250,14 @@ class Distances(Matmul):
     Source: aten/src/ATen/native/Distance.cpp, `_euclidean_dist`: [-2 x, |x|^2, 1] by [y, 1, |y|^2].
     """
 
+    training = replace(
+        Matmul.training,
+        gradients=_distances_gradients,
+        operands_of=lambda operator, output, args, kwargs: {"left": args[0], "right": args[1]},
+    )
+
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten._euclidean_dist(x [..., m, k], y [..., n, k])`."""
         x, y = (t.new_empty((*t.shape[:-1], t.shape[-1] + 2)) for t in args[:2])
         return super().from_call("aten.bmm", output, x, y.mT)
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Both products, for any gradient, with the other side's rows, without columns for squares."""
-        batch, rows, columns, inner = self.batch, self.rows, self.columns, self.inner - 2
-        of_x = Matmul(dtype=self.dtype, batch=batch, rows=rows, inner=columns, columns=inner)
-        return {"": (of_x, Matmul(dtype=self.dtype, batch=batch, rows=columns, inner=rows, columns=inner))}
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The two sides."""
-        return {"left": args[0], "right": args[1]}

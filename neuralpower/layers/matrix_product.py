@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from neuralpower.errors import InputError
-from neuralpower.layers.base import KEEPS_INPUTS
+from neuralpower.layers import Training
 from neuralpower.layers.operands import OWN, Operand, Operands, either_operand, own_operand
 from neuralpower.layers.tiles import TiledProduct
+from neuralpower.layers.training import keeps_inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,36 +34,34 @@ class MatrixProduct(TiledProduct):
 
     later = frozenset(OWN)
     multiplies = True
+    training = Training(keeps=keeps_inputs)
 
     @functools.cached_property
     def operand_types(self) -> Operands:
-        """Each by its own type where it has one."""
+        """Each by its own type where it has one; the format is the weights', and who quantises inputs."""
         usual = Operand(self.dtype)
         return Operands(
             own_operand(self.dtype, self.input_dtype, self.input_group, usual),
             own_operand(self.dtype, self.weights_dtype, self.weights_group, usual, self.weights_rows_group),
             own_operand(self.dtype, self.output_dtype, 0, usual),
             self.dtype,
+            self._marks,
         )
+
+    def _marks(self) -> tuple[Any, Any]:
+        own = [getattr(self, name) for name in OWN]
+        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
+        if isinstance(self.dtype, str):
+            return any(own), _format(*parts)
+        marked = [value > 0 if value.dtype.kind == "f" else value != "" for value in own]
+        quantised = np.logical_or.reduce(marked)
+        named = [_format(*part) for part in zip(*parts, strict=True)] if any(quantised) else ""
+        return quantised, np.array(named)
 
     @functools.cached_property
     def given(self) -> Operand:
         """The type of the call's input: that of the product, unless the call quantises it first."""
         return either_operand(self.quantises, self.operand_types.output, self.operand_types.input)
-
-    def quantised(self) -> Any:
-        """Whether an operand has a type or scales of its own."""
-        own = [getattr(self, name) for name in OWN]
-        if isinstance(self.dtype, str):
-            return any(own)
-        return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
-
-    def format(self) -> Any:
-        """The weights' type where it is their own, whether blocks share scales, and who quantises inputs."""
-        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
-        if isinstance(self.dtype, str):
-            return _format(*parts)
-        return np.array([_format(str(own), rows, first) for own, rows, first in zip(*parts, strict=True)])
 
     def check_buildable(self) -> None:
         """Raise InputError where an operand has a type of its own: torch's products take one type."""
@@ -73,10 +72,6 @@ class MatrixProduct(TiledProduct):
                     f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one "
                     "type; leave it out, or bring such measurements in as a table"
                 )
-
-    def keeps(self) -> str:
-        """The factors."""
-        return KEEPS_INPUTS
 
 
 @functools.cache

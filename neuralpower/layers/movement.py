@@ -14,10 +14,22 @@ from typing_extensions import Self
 
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
-from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, torch_dtype
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
+from neuralpower.layers.base import BACKWARD, RECURRING, torch_dtype
 from neuralpower.layers.pointwise import Pointwise
 from neuralpower.layers.tensors import common_dtype, contiguous_run, strided
+from neuralpower.layers.training import KEEPS_NOTHING, KEEPS_OUTPUTS, is_floating
 
 FUNCTIONS = {
     "copy": """
@@ -82,6 +94,67 @@ JOINED = ("cat", "append")
 PLAIN = ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fold")  # not by places
 
 
+def _sample_recurring(kind: type[Movement], draw: Draw) -> Movement:
+    """Views and copies above all, and what else loops take apart and put together."""
+    if draw.chance(0.45):
+        return kind(function=ALIAS, elements=draw.octaves(1, 2**16), recurs=True)
+    if draw.chance(0.6):
+        function, elements = draw.choice("copy copy cast cat fill".split()), draw.octaves(1, 2**14)
+        run = draw.choice((0, 1, 16, 64)) if function == "copy" else 0
+        return kind(function=function, elements=max(16 * run, 1) * elements, run=run, recurs=True)
+    return replace(kind.sample(draw), recurs=True)
+
+
+def _features(layer: Movement, hardware: Hardware) -> Described:
+    """Features that distinguish the commonest functions of the cheap group."""
+    function = np.asarray(layer.function)
+    names = ("cat", "pad", "roll", "fill", "cast", "repeat")
+    return {
+        **Pointwise.views.cpu.features(layer, hardware),
+        **{name: (function == name) * 1.0 for name in names},
+    }
+
+
+def _differentiable(layer: Movement) -> bool:
+    """A fill depends on nothing, and places are whole numbers."""
+    passes = is_floating(layer) and layer.function not in ("fill", "search", "select", ALIAS)
+    return passes and set(layer.types()) <= {*FLOATING}
+
+
+def _is_reversed_in_parts(layer: Movement) -> bool:
+    """A loss, whose gradient fills all classes of each row."""
+    return bool(layer.function == "gather" and layer.run)
+
+
+def _backward(layer: Movement) -> tuple[Layer, ...]:
+    """The gradient moves back the same way, what was picked is scattered."""
+    if not _differentiable(layer):
+        return ()
+    stand_ins = {"index": "scatter", "gather": "scatter", "append": "copy"}
+    stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
+    stand_ins |= dict.fromkeys(RANKED, "scatter")
+    function = stand_ins.get(layer.function, layer.function)
+    if _is_reversed_in_parts(layer):  # zeros, and the gradient of what was picked
+        zeros = replace(layer, phase="forward", function="fill", elements=layer.elements * layer.run, run=0)
+        return zeros, replace(layer, phase="forward", function=function, run=0)
+    run = 0 if layer.function in (*ROWS, *RANKED) else layer.run
+    back = replace(layer, phase="forward", function=function, inplace=False, run=run)
+    if layer.function == "cast":
+        read, written = layer.types()
+        back = replace(back, from_dtype=written, to_dtype=read)
+    return (back,)
+
+
+def _group(layer: Movement) -> Any:
+    """Copies in order are bandwidth-bound, what grows a cache reads it cold; each search is its own code.
+
+    Backward passes of copies and joins are views.
+    """
+    function = np.asarray(layer.function)
+    views = (np.asarray(layer.phase) == BACKWARD) & np.isin(function, VIEWED)
+    return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
+
+
 @layer_kind("movement", *OPERATORS)
 @dataclass(frozen=True, kw_only=True)
 class Movement(Pointwise):
@@ -102,11 +175,18 @@ class Movement(Pointwise):
         "upsample_linear",
         "upsample_cubic",
     )
+    samples = {RECURRING: _sample_recurring}
     words = {"function": (*FUNCTIONS, "append", "scatter_rows", ALIAS)}
+    views = Views(cpu=View(group=_group, features=_features), of=Pointwise.views)
+    training = Training(
+        differentiable=_differentiable,
+        backward=_backward,
+        keeps=lambda layer: KEEPS_NOTHING if layer.function in PLAIN else KEEPS_OUTPUTS,  # places alone
+        in_parts=_is_reversed_in_parts,
+    )
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """Any operator of FUNCTIONS."""
         outputs = output if isinstance(output, (tuple, list)) else (output,)
         tensors = [t for t in outputs if isinstance(t, Tensor)]
         if not tensors:
@@ -183,24 +263,13 @@ class Movement(Pointwise):
         integer = function in ("copy", "cat", "roll", "repeat", "pad", "fill") and draw.chance(0.12)
         return cls(dtype="int64" if integer else "float32", function=function, elements=elements, run=run)
 
-    @classmethod
-    def sample_recurring(cls, draw: Draw) -> Self:
-        """Views and copies above all, and what else loops take apart and put together."""
-        if draw.chance(0.45):
-            return cls(function=ALIAS, elements=draw.octaves(1, 2**16), recurs=True)
-        if draw.chance(0.6):
-            function, elements = draw.choice("copy copy cast cat fill".split()), draw.octaves(1, 2**14)
-            run = draw.choice((0, 1, 16, 64)) if function == "copy" else 0
-            return cls(function=function, elements=max(16 * run, 1) * elements, run=run, recurs=True)
-        return super().sample_recurring(draw)
-
     def build(self, device: torch.device) -> Call:
         """One call of the function's commonest operator."""
         n, function = self.elements, self.function
         if function == ALIAS:
             return Call(Tensor.select, (self.tensor(2, n, device=device), 0, 1))
         if function == "fill":
-            return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
+            return Call(torch.zeros, ((n,),), {"dtype": torch_dtype(self.dtype), "device": device})
         if function in ("copy", "cast"):
             x, written = strided(self.reading(), n, self.run, device), torch_dtype(self.types()[1])
             if self.inplace:
@@ -209,7 +278,7 @@ class Movement(Pointwise):
                 return Call(Tensor.to, (x, written), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
         if function == "unique":
-            return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
+            return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(torch_dtype(self.dtype)),))
         own = {"append": self._appended, "unfold": self._folded, "fold": self._folded}
         own |= dict.fromkeys(ROWS, self._to_places)
         usual = self._resampled if function.startswith("upsample") else self._of_rows
@@ -226,7 +295,6 @@ class Movement(Pointwise):
         return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
 
     def _resampled(self, device: torch.device) -> Call:
-        """An image twice as wide and high."""
         n = self.elements
         side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
         x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
@@ -245,7 +313,6 @@ class Movement(Pointwise):
         return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
 
     def _of_rows(self, device: torch.device) -> Call:
-        """An operation on a matrix [rows, width]."""
         n, function = self.elements, self.function
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
         if function in RANKED and self.run:
@@ -300,7 +367,6 @@ class Movement(Pointwise):
         return Call(Tensor.scatter_add_, (target, 0, places, source), warm=(source,))
 
     def flops(self) -> int:
-        """None."""
         return 0 * self.elements
 
     def _moved(self, read: Any, written: Any) -> Bytes:
@@ -308,52 +374,6 @@ class Movement(Pointwise):
         function = np.asarray(self.function)
         moved = self.elements * (function != ALIAS)
         return Bytes(read * moved * (function != "fill"), 0, written * moved)
-
-    def features(self) -> dict[str, Any]:
-        """Features that distinguish the commonest functions of the cheap group."""
-        function = np.asarray(self.function)
-        names = ("cat", "pad", "roll", "fill", "cast", "repeat")
-        return {**super().features(), **{name: (function == name) * 1.0 for name in names}}
-
-    def keeps(self) -> str:
-        """No tensors, only places."""
-        return KEEPS_NOTHING if self.function in PLAIN else KEEPS_OUTPUTS
-
-    def differentiable(self) -> bool:
-        """A fill depends on nothing, and places are whole numbers."""
-        passes = super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
-        return passes and set(self.types()) <= {*FLOATING}
-
-    def is_reversed_in_parts(self) -> bool:
-        """A loss, whose gradient fills all classes of each row."""
-        return bool(self.function == "gather" and self.run)
-
-    def backward(self) -> tuple[Layer, ...]:
-        """The gradient moves back the same way, what was picked is scattered."""
-        if not self.differentiable():
-            return ()
-        stand_ins = {"index": "scatter", "gather": "scatter", "append": "copy"}
-        stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
-        stand_ins |= dict.fromkeys(RANKED, "scatter")
-        function = stand_ins.get(self.function, self.function)
-        if self.is_reversed_in_parts():  # zeros, and the gradient of what was picked
-            zeros = replace(self, phase="forward", function="fill", elements=self.elements * self.run, run=0)
-            return zeros, replace(self, phase="forward", function=function, run=0)
-        run = 0 if self.function in (*ROWS, *RANKED) else self.run
-        back = replace(self, phase="forward", function=function, inplace=False, run=run)
-        if self.function == "cast":
-            read, written = self.types()
-            back = replace(back, from_dtype=written, to_dtype=read)
-        return (back,)
-
-    def group(self) -> Any:
-        """Copies in order are bandwidth-bound, what grows a cache reads it cold; each search is its own code.
-
-        Backward passes of copies and joins are views.
-        """
-        function = np.asarray(self.function)
-        views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
-        return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
 
 
 def _gaps(y: Tensor) -> int:

@@ -15,12 +15,25 @@ from typing_extensions import Self
 
 from neuralpower.devices.hardware import WARP
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.tensors import contiguous_run
 from neuralpower.layers.terms import aligned, evicted
+from neuralpower.layers.training import Args, Named
 from neuralpower.layers.traits import WIDTHS, Traits, only, steps
+from neuralpower.layers.views import by_function, bytes_terms, seconds_terms
 
 OPERATORS = {
     "aten.batch_norm": "batch",
@@ -37,7 +50,73 @@ OPERATORS = {
 }
 ROWS_IN_FLIGHT = 16  # a core: blocks of 128 threads to a row (aten/src/ATen/native/cuda/layer_norm_kernel.cu)
 CACHE_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the L2, that rows in flight take
+OF_BATCH = "batch_training"  # by the statistics of the batch
+SWEPT = (*["layer"] * 3, *["batch"] * 3, "group", "rms", "instance", OF_BATCH)
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
+
+
+def _terms(layer: Norm, hardware: Hardware) -> Described:
+    """Elements, rows, and both where the input does not lie row by row."""
+    elements = layer.rows * layer.width * layer.spatial
+    return {
+        "elements": elements,
+        "elements_strided": elements * layer.strided,
+        "elements_bare": elements * (layer.spatial == 1),
+        "maps": layer.rows * layer.width * (layer.spatial > 1),
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _alignment(layer: Norm) -> Described:
+    """Alignment of a layer norm's rows to whole warps, which read four elements per thread."""
+    by_rows = np.isin(layer.function, ("layer", "rms")) & ~np.asarray(layer.strided, dtype=bool)
+    shares = aligned("row_elements", layer.width, 4 * WARP)
+    return {name: share * by_rows for name, share in shares.items()}
+
+
+def _pooled_terms(layer: Norm, hardware: Hardware) -> Described:
+    """Rows are read for the statistics, and again to be scaled: from memory where many are in flight."""
+    rows = np.asarray(layer.spatial) == 1
+    seconds = layer.bytes().input / hardware.memory_bytes_per_s * rows
+    in_flight = hardware.cores * ROWS_IN_FLIGHT * layer.width * layer.itemsize
+    return seconds_terms(layer, hardware) | {
+        f"rows_again_at_{share}_l2": seconds * evicted(in_flight, hardware.l2_bytes, share, 2 * share)
+        for share in CACHE_SHARES
+    }
+
+
+def _traits(layer: Norm) -> Traits:
+    """The function; rows that do not lie side by side; rows that a block of threads does not fill."""
+    functions = {name: 1.0 * (np.asarray(layer.function) == name) for name in layer.words["function"]}
+    strided = {"strided": np.asarray(layer.strided, dtype=float)}
+    rows = only(np.isin(layer.function, ("layer", "rms")), steps("width", layer.width, WIDTHS))
+    return Traits({}, functions | strided | rows)
+
+
+def _features(layer: Norm, _: Hardware) -> Described:
+    """How a row or a map fits the vectors."""
+    return {
+        "width_mod_16": layer.width % 16,
+        "spatial_mod_16": layer.spatial % 16,
+        "strided": layer.strided,
+        "elements": np.log2(layer.rows * layer.width * layer.spatial),
+    }
+
+
+def _gradients(layer: Norm) -> Mapping[str, tuple[Layer, ...]]:
+    """Grad y and x in, grad x out, then both again for the gradients of scale and shift: five tensors.
+
+    A norm moves two of them, a product of two tensors three.
+    """
+    elements = layer.rows * layer.width * layer.spatial
+    return {"weight": (replace(layer, phase="forward"),), "input": (pass_of(layer.dtype, "mul", elements),)}
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """Scale and shift are one, since a pass makes both gradients; the input or its shape comes first."""
+    first = 1 if OPERATORS[operator] in ("batch", "instance") else 2
+    named = [kwargs.get(name) for name in ("weight", "bias")]
+    return {"input": args[0], "weight": (*args[first : first + 2], *named)}
 
 
 @layer_kind("norm", *OPERATORS)
@@ -54,8 +133,21 @@ class Norm(Layer):
     dimensions = ("rows", "width", "spatial")
     sweep_share = 1.8
     recurring_share = 0.2
-    words = {"function": (*dict.fromkeys(OPERATORS.values()), "batch_training")}
+    words = {"function": (*dict.fromkeys(OPERATORS.values()), OF_BATCH)}
     group_names = words["function"]
+    views = Views(
+        cpu=View(group=by_function, terms=_terms, features=_features),
+        kernels=View(alignment=_alignment),
+        pooled=View(terms=_pooled_terms),
+    )
+    law = KindLaw(traits=_traits)
+    training = Training(
+        gradients=_gradients,
+        operands_of=_operands_of,
+        # a batch norm takes the statistics of the batch
+        turned=lambda layer: replace(layer, function=OF_BATCH) if layer.function == "batch" else layer,
+        only=lambda layer: layer.function == OF_BATCH,
+    )
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -72,16 +164,14 @@ class Norm(Layer):
             training = args[5] if len(args) > 5 else kwargs.get("training", False)
             training = training and operator != "aten._native_batch_norm_legit_no_training"
             if function == "batch" and training:
-                function = "batch_training"
+                function = OF_BATCH
         run = contiguous_run(x, x.new_empty(x.shape))
         return cls(function=function, rows=rows, width=width, spatial=spatial, strided=run != 0)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
-        function = draw.choice(
-            "layer layer layer batch batch batch group rms instance batch_training".split()
-        )
+        function = draw.choice(SWEPT)
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
             rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)
@@ -97,7 +187,6 @@ class Norm(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The functional call with scale and shift."""
         scale, shift = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
         x = self._input(device)
         if self.function == "rms":
@@ -110,7 +199,7 @@ class Norm(Layer):
         if self.function == "instance":
             return Call(F.instance_norm, (x, None, None, scale, shift), warm=(x,))
         mean, spread = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
-        training = self.function == "batch_training"
+        training = self.function == OF_BATCH
         return Call(F.batch_norm, (x, mean, spread.abs() + 0.5, scale, shift, training), warm=(x,))
 
     def _input(self, device: torch.device) -> Tensor:
@@ -129,7 +218,6 @@ class Norm(Layer):
         return torch.movedim(x, -1, 1)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """The input's shape."""
         return self.rows, self.width, self.spatial
 
     def flops(self) -> int:
@@ -137,80 +225,8 @@ class Norm(Layer):
         return 5 * self.rows * self.width * self.spatial
 
     def bytes(self) -> Bytes:
-        """X in, y out, scale and shift."""
         elements = self.rows * self.width * self.spatial
         return Bytes(self.itemsize * elements, 2 * self.itemsize * self.width, self.itemsize * elements)
 
     def parameters(self) -> int:
-        """Scale and shift."""
         return 2 * self.width
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Elements, rows, and both where the input does not lie row by row."""
-        elements = self.rows * self.width * self.spatial
-        return {
-            "elements": elements,
-            "elements_strided": elements * self.strided,
-            "elements_bare": elements * (self.spatial == 1),
-            "maps": self.rows * self.width * (self.spatial > 1),
-            **super().terms(hardware),
-        }
-
-    def alignment(self) -> dict[str, Any]:
-        """Alignment of a layer norm's rows to whole warps, which read four elements per thread."""
-        by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
-        shares = aligned("row_elements", self.width, 4 * WARP)
-        return {name: share * by_rows for name, share in shares.items()}
-
-    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Rows are read for the statistics, and again to be scaled: from memory where many are in flight."""
-        rows = np.asarray(self.spatial) == 1
-        seconds = self.bytes().input / hardware.memory_bytes_per_s * rows
-        in_flight = hardware.cores * ROWS_IN_FLIGHT * self.width * self.itemsize
-        return {
-            f"rows_again_at_{share}_l2": seconds * evicted(in_flight, hardware.l2_bytes, share, 2 * share)
-            for share in CACHE_SHARES
-        }
-
-    def traits(self) -> Traits:
-        """The function; rows that do not lie side by side; rows that a block of threads does not fill."""
-        functions = {name: 1.0 * (np.asarray(self.function) == name) for name in self.words["function"]}
-        strided = {"strided": np.asarray(self.strided, dtype=float)}
-        rows = only(np.isin(self.function, ("layer", "rms")), steps("width", self.width, WIDTHS))
-        return Traits({}, functions | strided | rows)
-
-    def features(self) -> dict[str, Any]:
-        """How a row or a map fits the vectors."""
-        return {
-            "width_mod_16": self.width % 16,
-            "spatial_mod_16": self.spatial % 16,
-            "strided": self.strided,
-            "elements": np.log2(self.rows * self.width * self.spatial),
-        }
-
-    def group(self) -> Any:
-        """Each function is a kernel of its own."""
-        return np.asarray(self.function)
-
-    def in_training(self) -> Self:
-        """A batch norm takes the statistics of the batch."""
-        return replace(self, function="batch_training") if self.function == "batch" else self
-
-    def only_in_training(self) -> bool:
-        """The statistics of the batch."""
-        return self.function == "batch_training"
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Grad y and x in, grad x out, then both again for the gradients of scale and shift: five tensors.
-
-        A norm moves two of them, a product of two tensors three.
-        """
-        elements = self.rows * self.width * self.spatial
-        return {"weight": (replace(self, phase="forward"),), "input": (pass_of(self.dtype, "mul", elements),)}
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """Scale and shift are one, since a pass makes both gradients; the input or its shape comes first."""
-        first = 1 if OPERATORS[operator] in ("batch", "instance") else 2
-        named = [kwargs.get(name) for name in ("weight", "bias")]
-        return {"input": args[0], "weight": (*args[first : first + 2], *named)}

@@ -6,9 +6,10 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
@@ -63,6 +64,18 @@ class Operands:
     weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
     output: Operand
     dtype: Any
+    # Gives `quantised` and `format`, which bytes do not need; None: no operand has its own type or scales.
+    marks: Callable[[], tuple[Any, Any]] | None = None
+
+    @functools.cached_property
+    def quantised(self) -> Any:
+        """Whether one has a type or scales of its own: such calls run different code."""
+        return self.marks is not None and self.marks()[0]
+
+    @property
+    def format(self) -> Any:
+        """A short name of how those lie in memory, which libraries have code for."""
+        return "" if self.marks is None else self.marks()[1]
 
     @property
     def accumulate(self) -> Operand:
@@ -102,3 +115,13 @@ def whole(size: Any) -> Any:
     if isinstance(size, np.ndarray):
         return np.ceil(size) if size.dtype.kind == "f" else size
     return math.ceil(size) if isinstance(size, float) and math.isfinite(size) else size
+
+
+class Bytes(NamedTuple("_Bytes", [("input", int), ("weights", int), ("output", int)])):
+    """Whole bytes that must cross memory once: what is read besides weights, the weights, what is written."""
+
+    __slots__ = ()
+
+    def __new__(cls, input: Any, weights: Any, output: Any) -> Self:  # noqa: A002  # the fields' names
+        """Round each up to whole bytes."""
+        return super().__new__(cls, whole(input), whole(weights), whole(output))

@@ -12,8 +12,22 @@ from torch import nn
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.pointwise import per_function
+from neuralpower.layers.training import no_layers
+from neuralpower.layers.views import bytes_terms
 from neuralpower.optimizers.registry import IMPLEMENTATIONS, possible
 
 # Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments. In tables
@@ -32,6 +46,17 @@ MEASURED = {"momentum": "sgd", **{name: name for name in CLASSES if name != "sgd
 SPARSE = ("sgd", "momentum", "adagrad", "sparseadam")  # that take sparse gradients
 
 
+def _terms(layer: Optimizer, hardware: Hardware) -> Described:
+    return {"state_elements": layer.elements * layer.states, **bytes_terms(layer, hardware)}
+
+
+def _group(layer: Optimizer) -> Any:
+    """Each optimizer is fitted apart, and so is each way of running it."""
+    function, way = np.asarray(layer.function), np.asarray(layer.implementation)
+    named = np.char.add(np.char.add(function.astype(str), "_"), way.astype(str))
+    return np.where(way == "loop", function, named)
+
+
 @layer_kind("optimizer", "optimizer.step")
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Layer):
@@ -47,6 +72,9 @@ class Optimizer(Layer):
     sweep_share = 2.0
     words = {"function": STATES, "implementation": IMPLEMENTATIONS}
     group_names = tuple(f"{function}{way}" for function in STATES for way in ("", "_foreach", "_fused"))
+    views = Views(cpu=View(group=_group, terms=_terms))
+    law = KindLaw(launches=lambda layer: layer.tensors)  # the host walks a list of them
+    training = Training(backward=no_layers)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -94,31 +122,12 @@ class Optimizer(Layer):
 
     @property
     def states(self) -> Any:
-        """Numbers of state per parameter."""
         return per_function(self.function, STATES, 1)
 
     def bytes(self) -> Bytes:
         """Parameters, gradients and states in; parameters and states out."""
         traffic = self.itemsize * self.elements * (1 + self.states)
         return Bytes(traffic, self.itemsize * self.elements, traffic)
-
-    def backward(self) -> tuple[Layer, ...]:
-        """None: a step is what follows it."""
-        return ()
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Traffic per state."""
-        return {"state_elements": self.elements * self.states, **super().terms(hardware)}
-
-    def launches(self) -> Any:
-        """A list of tensors is walked on the host."""
-        return self.tensors
-
-    def group(self) -> Any:
-        """Each optimizer is fitted apart, and so is each way of running it."""
-        function, way = np.asarray(self.function), np.asarray(self.implementation)
-        named = np.char.add(np.char.add(function.astype(str), "_"), way.astype(str))
-        return np.where(way == "loop", function, named)
 
 
 def _implementation(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> str:

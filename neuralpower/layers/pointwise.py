@@ -12,11 +12,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES
-from neuralpower.layers import Bytes, Hardware, Layer
+from neuralpower.layers import Bytes, Described, Hardware, KindLaw, Layer, View, Views
 from neuralpower.layers.operands import by_dtype
 from neuralpower.layers.tensors import dtype_name
 from neuralpower.layers.terms import distinct, past
 from neuralpower.layers.traits import Traits, only, steps
+from neuralpower.layers.views import bytes_terms
 
 HEAVY = frozenset(
     """
@@ -38,6 +39,53 @@ SEVERAL = 64  # passes over its bytes that a sort takes at most
 RUNS = (0, 3, 6, 9)  # exponents of steps of a run of elements that lie side by side: traits
 
 
+def _fitted_bytes(layer: Pointwise) -> Bytes:
+    """All in `dtype` for the function's usual types, as shipped predictors were trained.
+
+    Other types have this times the ratio of their `bytes` to those of the usual types.
+    """
+    plain = layer._moved(layer.itemsize, layer.itemsize)
+    if isinstance(layer.dtype, str) and not layer.from_dtype and not layer.to_dtype:
+        return plain
+    usual = layer._moved(*_itemsizes(layer.usual_types()))
+    more = (own / np.maximum(one, 1) for own, one in zip(layer.bytes(), usual, strict=True))
+    return Bytes(*(size * factor for size, factor in zip(plain, more, strict=True)))
+
+
+def _terms(layer: Pointwise, hardware: Hardware) -> Described:
+    """Elements, with the jumps that a stride costs, and past each cache."""
+    elements, run = layer.elements, layer.run
+    jumps = elements / np.where(np.asarray(run) == 0, np.inf, np.maximum(run, 1))
+    return {
+        "elements": elements,
+        "elements_strided": elements * (np.asarray(run) > 0),
+        "elements_one_by_one": elements * (np.asarray(run) == 1),
+        "jumps": jumps,
+        "jumps_past_l2": jumps * (elements * layer.itemsize > hardware.l2_bytes),
+        "elements_fresh": elements * (1 - layer.inplace),
+        "elements_past_l2": past(elements * layer.itemsize, hardware.l2_bytes),
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _traits(layer: Pointwise) -> Traits:
+    """The code; operands that lie in another order than the output; small ones, which end early."""
+    code, run = np.asarray(layer.views.cpu.group(layer)), np.asarray(layer.run, dtype=float)
+    codes = {str(name): 1.0 * (code == name) for name in layer.group_names}
+    apart = only(run > 0, steps("run", run, RUNS))
+    return Traits({}, codes | apart, passes=np.where(np.isin(code, layer.several), SEVERAL, 1))
+
+
+def _features(layer: Pointwise, _: Hardware) -> Described:
+    """Which function, jumps, and whether the output is fresh memory."""
+    return {
+        "function": code(layer.function),
+        "run": np.log2(np.asarray(layer.run) + 1.0),
+        "inplace": layer.inplace,
+        "itemsize": layer.itemsize,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pointwise(Layer):
     """One function of each element."""
@@ -53,6 +101,8 @@ class Pointwise(Layer):
     several: ClassVar[tuple[str, ...]] = ()  # groups whose code passes over its operands more than once
     dimensions = ("elements",)
     later = frozenset({"from_dtype", "to_dtype"})
+    views = Views(cpu=View(terms=_terms, features=_features, moved=_fitted_bytes))
+    law = KindLaw(traits=_traits)
 
     def usual_types(self) -> tuple[Any, Any]:
         """The types that it reads in one operand and writes where its fields do not say them."""
@@ -62,18 +112,6 @@ class Pointwise(Layer):
         """The types that it reads in one operand, besides `dtype` in the others, and writes."""
         usual_from, usual_to = self.usual_types()
         return _named(self.from_dtype, usual_from), _named(self.to_dtype, usual_to)
-
-    def fitted_bytes(self) -> Bytes:
-        """All in `dtype` for the function's usual types, as shipped predictors were trained.
-
-        Other types have this times the ratio of their `bytes` to those of the usual types.
-        """
-        plain = self._moved(self.itemsize, self.itemsize)
-        if isinstance(self.dtype, str) and not self.from_dtype and not self.to_dtype:
-            return plain
-        usual = self._moved(*_itemsizes(self.usual_types()))
-        more = (own / np.maximum(one, 1) for own, one in zip(self.bytes(), usual, strict=True))
-        return Bytes(*(size * factor for size, factor in zip(plain, more, strict=True)))
 
     def bytes(self) -> Bytes:
         """B of its operands and of its result, in the type of each."""
@@ -97,40 +135,8 @@ class Pointwise(Layer):
             to_dtype=own_to if own_to != usual_to else "",
         )
 
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Elements, with the jumps that a stride costs, and past each cache."""
-        elements, run = self.elements, self.run
-        jumps = elements / np.where(np.asarray(run) == 0, np.inf, np.maximum(run, 1))
-        return {
-            "elements": elements,
-            "elements_strided": elements * (np.asarray(run) > 0),
-            "elements_one_by_one": elements * (np.asarray(run) == 1),
-            "jumps": jumps,
-            "jumps_past_l2": jumps * (elements * self.itemsize > hardware.l2_bytes),
-            "elements_fresh": elements * (1 - self.inplace),
-            "elements_past_l2": past(elements * self.itemsize, hardware.l2_bytes),
-            **super().terms(hardware),
-        }
-
-    def traits(self) -> Traits:
-        """The code; operands that lie in another order than the output; small ones, which end early."""
-        code, run = np.asarray(self.group()), np.asarray(self.run, dtype=float)
-        codes = {str(name): 1.0 * (code == name) for name in self.group_names}
-        apart = only(run > 0, steps("run", run, RUNS))
-        return Traits({}, codes | apart, passes=np.where(np.isin(code, self.several), SEVERAL, 1))
-
-    def features(self) -> dict[str, Any]:
-        """Which function, jumps, and whether the output is fresh memory."""
-        return {
-            "function": code(self.function),
-            "run": np.log2(np.asarray(self.run) + 1.0),
-            "inplace": self.inplace,
-            "itemsize": self.itemsize,
-        }
-
 
 def _itemsizes(types: Iterable[Any]) -> list[Any]:
-    """Bytes per element of each type."""
     return [by_dtype(name, lambda one: DTYPES[one].itemsize) for name in types]
 
 

@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
+from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, View, Views, layer_kind
 from neuralpower.layers.columns import same_rank
+from neuralpower.layers.rows import to_row
 from neuralpower.layers.tensors import first
 from neuralpower.layers.traits import Traits, steps
+from neuralpower.layers.views import by_function, bytes_terms
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
@@ -32,6 +34,37 @@ OVER_IMAGES += ["aten._adaptive_avg_pool2d"]
 OVER_VOLUMES = "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split()
 
 WINDOWS = (0, 2, 4, 6, 8)  # exponents of steps of a window: traits
+
+
+def _terms(layer: Pooling, hardware: Hardware) -> Described:
+    """Reads by size of the window; outputs; rows of the input."""
+    reads, outputs = layer.flops(), layer.images * layer.out_positions
+    return {
+        "reads": reads,
+        "reads_small_window": reads * (layer.window <= 9),
+        "reads_large_window": reads * (layer.window > 9),
+        "inputs": layer.images * layer.in_positions,
+        "outputs": outputs,
+        "outputs_channels_last": outputs * layer.channels_last,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _traits(layer: Pooling) -> Traits:
+    last = np.asarray(getattr(layer, "channels_last", False), dtype=float)
+    function = {name: 1.0 * (np.asarray(layer.function) == name) for name in layer.words["function"]}
+    window = steps("window", layer.window, WINDOWS)
+    return Traits({}, function | window | {"channels last": np.broadcast_to(last, np.shape(layer.batch))})
+
+
+def _features(layer: Pooling, _: Hardware) -> Described:
+    return {
+        "kernel_width": layer.sizes("kernel")[-1],
+        "stride_width": layer.sizes("stride")[-1],
+        "padding": layer.sizes("padding")[-1],
+        "in_width": np.log2(layer.sizes("in")[-1]),
+        "channels_last": layer.channels_last,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +82,8 @@ class Pooling(Windowed):
     dimensions = ("images", "out_positions", "window")
     words = {"function": FUNCTIONS}
     group_names = FUNCTIONS
+    views = Views(cpu=View(group=by_function, terms=_terms, features=_features))
+    law = KindLaw(traits=_traits)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -83,22 +118,18 @@ class Pooling(Windowed):
 
     @property
     def images(self) -> Any:
-        """Independent maps."""
         return self.batch * self.channels
 
     @property
     def in_positions(self) -> Any:
-        """Numbers in a map."""
         return math.prod(self.sizes("in"))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, channels, *out]."""
         return self.batch, self.channels, *self.out_sizes
 
     out_positions: ClassVar[Any] = Windowed.positions  # outputs per map
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         x = image(self, self.batch, self.channels, self.sizes("in"), device)
         function = getattr(F, f"{self.function}_pool{len(self.axes)}d")
         if self.function.startswith("adaptive"):
@@ -108,47 +139,11 @@ class Pooling(Windowed):
         return Call(function, (x,), options, warm=(x,))
 
     def flops(self) -> int:
-        """One comparison or addition per number read."""
         return self.images * self.out_positions * self.window
 
     def bytes(self) -> Bytes:
-        """The maps in and out."""
         maps = self.itemsize * self.images
         return Bytes(maps * self.in_positions, 0, maps * self.out_positions)
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Reads by size of the window; outputs; rows of the input."""
-        reads, outputs = self.flops(), self.images * self.out_positions
-        return {
-            "reads": reads,
-            "reads_small_window": reads * (self.window <= 9),
-            "reads_large_window": reads * (self.window > 9),
-            "inputs": self.images * self.in_positions,
-            "outputs": outputs,
-            "outputs_channels_last": outputs * self.channels_last,
-            **super().terms(hardware),
-        }
-
-    def traits(self) -> Traits:
-        """The function, the window and the memory format."""
-        last = np.asarray(getattr(self, "channels_last", False), dtype=float)
-        function = {name: 1.0 * (np.asarray(self.function) == name) for name in self.words["function"]}
-        window = steps("window", self.window, WINDOWS)
-        return Traits({}, function | window | {"channels last": np.broadcast_to(last, np.shape(self.batch))})
-
-    def features(self) -> dict[str, Any]:
-        """The window and how it moves."""
-        return {
-            "kernel_width": self.sizes("kernel")[-1],
-            "stride_width": self.sizes("stride")[-1],
-            "padding": self.sizes("padding")[-1],
-            "in_width": np.log2(self.sizes("in")[-1]),
-            "channels_last": self.channels_last,
-        }
-
-    def group(self) -> Any:
-        """The four functions are four kernels."""
-        return np.asarray(self.function)
 
 
 @layer_kind("pool2d", *OVER_IMAGES)
@@ -212,4 +207,4 @@ class Pool3d(Pooling):
             window = stride = draw.choice((1, 1, 2))
             size, padding = window * draw.octaves(2, 32), 0
         depth = {"in_depth": size, "kernel_depth": window, "stride_depth": stride, "padding_depth": padding}
-        return cls(**depth, **flat.to_row())
+        return cls(**depth, **to_row(flat))

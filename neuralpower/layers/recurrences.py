@@ -14,13 +14,62 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuralpower.layers import Bytes, Hardware
-from neuralpower.layers.base import peak_flops
+from neuralpower.layers import Bytes, Described, Hardware, View, Views
 from neuralpower.layers.fused import Fused
 from neuralpower.layers.operands import Operand, own_operand
 from neuralpower.layers.terms import chosen, past
+from neuralpower.layers.views import peak_flops
 
 STEPS_AT_ONCE = (1, 4)  # heads' chunks that a core has in flight
+
+
+def _kernel_terms(layer: Recurrence, hardware: Hardware) -> Described:
+    """FLOP and bytes, and what waits: chunks of a head follow one another, heads share the cores."""
+    peak, memory, cores = peak_flops(layer, hardware), hardware.memory_bytes_per_s, hardware.cores
+    moved = layer.bytes()
+    total, work = sum(moved), layer.flops() / peak
+    heads = layer.batch * layer.heads_in_all
+    chunks = np.ceil(layer.length / layer.chunk_tokens)
+    each = work / (heads * chunks)  # of a head's chunk
+    chunked = 1.0 * (np.asarray(layer.chunk) > 0)
+    terms = {
+        "flops": work,
+        "flops_chunks": work * chunked,
+        "bytes": total / memory,
+        "bytes_chunks": total / memory * chunked,
+        "output_bytes": moved.output / memory,
+        "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
+        "states": heads * layer.state_numbers * 4 * chunks * chunked / memory,  # between chunks
+        "tokens_alone": heads * layer.length * (1 - chunked) / (memory / layer.state_numbers / 4),
+        "conv": layer.tokens * layer.channels * 2 * layer.itemsize * (layer.conv > 0) / memory,
+        "conv_calls": 1.0 * (layer.conv > 0),
+        "chain": chunks * each * cores,
+    }
+    for at_once in STEPS_AT_ONCE:
+        waves = np.ceil(heads / (cores * at_once))
+        terms[f"waves_{at_once}"] = waves * cores * at_once * chunks * each
+    return terms
+
+
+def _kernel_features(layer: Recurrence, hardware: Hardware) -> Described:
+    """Sizes of a head, and how heads fill the cores."""
+    moved, heads = sum(layer.bytes()), layer.batch * layer.heads_in_all
+    return {
+        "heads": np.log2(layer.heads_in_all),
+        "state": np.log2(layer.state_numbers),
+        "channels": np.log2(layer.channels),
+        "conv": layer.conv,
+        "chunk": layer.chunk,
+        "chunks": np.log2(np.ceil(layer.length / layer.chunk_tokens)),
+        "fill": np.minimum(np.log2(heads / hardware.cores), 6),
+        "in_l2": np.log2(moved / hardware.l2_bytes),
+        "intensity": np.log2(layer.flops() / moved),
+    }
+
+
+def _group(layer: Recurrence) -> Any:
+    """Chunks of a prompt, or a step."""
+    return np.where(np.asarray(layer.chunk) > 0, "chunks", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +84,7 @@ class Recurrence(Fused):
 
     group_names = ("chunks", "step")
     savings = 2.2  # products within a chunk are causal
+    views = Views(cpu=View(group=_group), kernels=View(terms=_kernel_terms, features=_kernel_features))
 
     @property
     @abstractmethod
@@ -66,7 +116,6 @@ class Recurrence(Fused):
 
     @property
     def tokens(self) -> Any:
-        """New tokens of all sequences."""
         return self.batch * self.length
 
     @property
@@ -94,52 +143,6 @@ class Recurrence(Fused):
         return Bytes(
             usual.bytes(self.tokens, read) + before, weights, usual.bytes(self.tokens, written) + states
         )
-
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """FLOP and bytes, and what waits: chunks of a head follow one another, heads share the cores."""
-        peak, memory, cores = peak_flops(self, hardware), hardware.memory_bytes_per_s, hardware.cores
-        moved = self.bytes()
-        total, work = sum(moved), self.flops() / peak
-        heads = self.batch * self.heads_in_all
-        chunks = np.ceil(self.length / self.chunk_tokens)
-        each = work / (heads * chunks)  # of a head's chunk
-        chunked = 1.0 * (np.asarray(self.chunk) > 0)
-        terms = {
-            "flops": work,
-            "flops_chunks": work * chunked,
-            "bytes": total / memory,
-            "bytes_chunks": total / memory * chunked,
-            "output_bytes": moved.output / memory,
-            "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
-            "states": heads * self.state_numbers * 4 * chunks * chunked / memory,  # between chunks
-            "tokens_alone": heads * self.length * (1 - chunked) / (memory / self.state_numbers / 4),
-            "conv": self.tokens * self.channels * 2 * self.itemsize * (self.conv > 0) / memory,
-            "conv_calls": 1.0 * (self.conv > 0),
-            "chain": chunks * each * cores,
-        }
-        for at_once in STEPS_AT_ONCE:
-            waves = np.ceil(heads / (cores * at_once))
-            terms[f"waves_{at_once}"] = waves * cores * at_once * chunks * each
-        return terms
-
-    def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """Sizes of a head, and how heads fill the cores."""
-        moved, heads = sum(self.bytes()), self.batch * self.heads_in_all
-        return {
-            "heads": np.log2(self.heads_in_all),
-            "state": np.log2(self.state_numbers),
-            "channels": np.log2(self.channels),
-            "conv": self.conv,
-            "chunk": self.chunk,
-            "chunks": np.log2(np.ceil(self.length / self.chunk_tokens)),
-            "fill": np.minimum(np.log2(heads / hardware.cores), 6),
-            "in_l2": np.log2(moved / hardware.l2_bytes),
-            "intensity": np.log2(self.flops() / moved),
-        }
-
-    def group(self) -> Any:
-        """Chunks of a prompt, or a step."""
-        return np.where(np.asarray(self.chunk) > 0, "chunks", "step")
 
 
 def convolved(x: Tensor, weights: Tensor) -> Tensor:

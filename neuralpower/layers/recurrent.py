@@ -9,18 +9,69 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
+from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.pointwise import per_function
 from neuralpower.layers.terms import either
+from neuralpower.layers.training import Args, Named
+from neuralpower.layers.views import by_function, bytes_terms
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def _launches(layer: Recurrent) -> Any:
+    """One cell after the other, along the steps and up the layers."""
+    return layer.steps * layer.num_layers * layer.directions
+
+
+def _gradients(layer: Recurrent) -> Mapping[str, tuple[Layer, ...]]:
+    """Two products for each of the forward pass, step by step: as two passes.
+
+    One goes back through the steps, whichever gradient is needed; the other is the weights'.
+    """
+    again = replace(layer, phase="forward")
+    return {"": (again,), "weights": (again,)}
+
+
+def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+    """The list of weights and biases; packed, the batch of each step stands before it."""
+    return {"weights": args[2 + _is_packed(args)]}
+
+
+def _terms(layer: Recurrent, hardware: Hardware) -> Described:
+    """Steps are sequential: each pays for its dispatch and reads the weights again."""
+    return {
+        "macs": layer.sequence_steps * layer.weights,
+        "weights_each_step": layer.steps * layer.weights,
+        "cells": _launches(layer),
+        "states": layer.num_layers
+        * layer.directions
+        * layer.sequence_steps
+        * layer.hidden_size
+        * layer.gates,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _features(layer: Recurrent, _: Hardware) -> Described:
+    return {"bidirectional": layer.bidirectional, "hidden_mod_16": layer.hidden_size % 16}
 
 
 @layer_kind("recurrent", *(f"aten.{name}" for name in GATES))
@@ -47,6 +98,9 @@ class Recurrent(Layer):
     words = {"function": GATES}
     group_names = tuple(GATES)
     later = frozenset({"packed_steps", "proj_size"})
+    views = Views(cpu=View(group=by_function, terms=_terms, features=_features))
+    law = KindLaw(launches=_launches)
+    training = Training(gradients=_gradients, operands_of=_operands_of)
     rule = "packed steps must be enough for the longest sequence and one of each other, "
     rule += "and at most the steps of all"
 
@@ -80,11 +134,9 @@ class Recurrent(Layer):
         )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[steps of all sequences, outputs of all directions]."""
         return self.sequence_steps, self.directions * self.outputs
 
     def possible(self) -> Any:
-        """As `rule` says."""
         fewest, most = self.steps + self.batch - 1, self.batch * self.steps
         return (self.packed_steps == 0) | (fewest <= self.packed_steps) & (self.packed_steps <= most)
 
@@ -102,9 +154,8 @@ class Recurrent(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
-        where: dict[str, Any] = {"device": device, "dtype": self.torch_dtype}
+        where: dict[str, Any] = {"device": device, "dtype": torch_dtype(self.dtype)}
         options: dict[str, Any] = {"batch_first": True, "bidirectional": self.bidirectional, **where}
         options |= {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
         options |= {"proj_size": self.proj_size} if self.proj_size else {}
@@ -130,12 +181,10 @@ class Recurrent(Layer):
 
     @property
     def directions(self) -> Any:
-        """1 or 2."""
         return 1 + self.bidirectional
 
     @property
     def gates(self) -> Any:
-        """Matrices per cell."""
         return per_function(self.function, GATES, 1)
 
     @property
@@ -145,27 +194,20 @@ class Recurrent(Layer):
 
     @property
     def sequence_steps(self) -> Any:
-        """Steps of all sequences together."""
         return either(self.packed_steps, self.batch * self.steps)
 
     @property
     def weights(self) -> Any:
-        """Numbers in all matrices."""
         first = self.input_size + self.outputs
         later = (self.num_layers - 1) * (self.directions * self.outputs + self.outputs)
         projections = self.num_layers * self.proj_size * self.hidden_size
         return self.directions * (self.gates * self.hidden_size * (first + later) + projections)
-
-    def launches(self) -> Any:
-        """One cell after the other, along the steps and up the layers."""
-        return self.steps * self.num_layers * self.directions
 
     def flops(self) -> int:
         """2 FLOP per weight, for every step of every sequence."""
         return 2 * self.sequence_steps * self.weights
 
     def bytes(self) -> Bytes:
-        """Sequences in and out, weights."""
         return Bytes(
             self.itemsize * self.sequence_steps * self.input_size,
             self.itemsize * self.weights,
@@ -175,37 +217,6 @@ class Recurrent(Layer):
     def parameters(self) -> int:
         """Matrices and the two biases of each gate."""
         return self.weights + 2 * self.gates * self.hidden_size * self.directions * self.num_layers
-
-    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two products for each of the forward pass, step by step: as two passes.
-
-        One goes back through the steps, whichever gradient is needed; the other is the weights'.
-        """
-        again = replace(self, phase="forward")
-        return {"": (again,), "weights": (again,)}
-
-    @classmethod
-    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """The list of weights and biases; packed, the batch of each step stands before it."""
-        return {"weights": args[2 + _is_packed(args)]}
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Steps are sequential: each pays for its dispatch and reads the weights again."""
-        return {
-            "macs": self.sequence_steps * self.weights,
-            "weights_each_step": self.steps * self.weights,
-            "cells": self.launches(),
-            "states": self.num_layers * self.directions * self.sequence_steps * self.hidden_size * self.gates,
-            **super().terms(hardware),
-        }
-
-    def features(self) -> dict[str, Any]:
-        """Directions."""
-        return {"bidirectional": self.bidirectional, "hidden_mod_16": self.hidden_size % 16}
-
-    def group(self) -> Any:
-        """Each cell type is code of its own."""
-        return np.asarray(self.function)
 
 
 def _is_packed(args: Args) -> bool:

@@ -11,11 +11,25 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.tensors import first, memory_order
+from neuralpower.layers.training import is_floating
 from neuralpower.layers.traits import Traits
+from neuralpower.layers.views import bytes_terms, seconds_terms
 
 FUNCTIONS: dict[str, Any] = {
     "sum": torch.sum,
@@ -47,6 +61,72 @@ SHORT_KERNEL_S = 2e-6  # of a short kernel more, up to a factor
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
+def _terms(layer: Reduction, hardware: Hardware) -> Described:
+    """Reads along rows and across them, functions that need two passes, outputs."""
+    across = 1 - layer.last
+    function = np.asarray(layer.function)
+    return {
+        "elements_across": layer.elements * across,
+        "elements_two_passes": layer.elements * np.isin(function, (*SPREADS, "logsumexp")),
+        "elements_extrema": layer.elements * np.isin(function, EXTREMA),
+        "outputs_across": layer.outputs * across,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _kernel_terms(layer: Reduction, hardware: Hardware) -> Described:
+    """Reads across rows, functions of several kernels, and few blocks, which keep few cores busy.
+
+    Several blocks share a long row.
+    """
+    across, function = 1 - layer.last, np.asarray(layer.function)
+    size, memory = layer.itemsize * layer.elements, hardware.memory_bytes_per_s
+    row = np.asarray(layer.elements) / np.maximum(layer.outputs, 1)
+    blocks = np.maximum(layer.outputs, 1) * np.maximum(np.ceil(row / ELEMENTS_OF_A_BLOCK), 1)
+    idle = hardware.cores / np.minimum(blocks, hardware.cores)
+    others = seconds_terms(layer, hardware)
+    # Few measured rows write more than a thousandth of their bytes. A weight for that would be fitted to
+    # launches, and millions of results would take a hundred times too long.
+    del others["output_bytes"]
+    return {
+        "kernels_several": SHORT_KERNEL_S * (function == "logsumexp"),
+        "two_passes": size * np.isin(function, SPREADS) / memory,
+        "bytes_across": size * across / memory,
+        "bytes_few_results": size * idle / memory,
+        "small_across": SHORT_KERNEL_S * across,
+        **others,
+    }
+
+
+def _traits(layer: Reduction) -> Traits:
+    """Outputs side by side that are summed over axes before them."""
+    return Traits({}, {"not last": 1.0 - np.asarray(layer.last, dtype=float)})
+
+
+def _features(layer: Reduction, _: Hardware) -> Described:
+    function = np.asarray(layer.function)
+    return {
+        "last": layer.last,
+        "width": np.log2(np.maximum(layer.elements / layer.outputs, 1)),
+        "two_passes": np.isin(function, SPREADS) * 1.0,
+        "exponential": (function == "logsumexp") * 1.0,
+        "index": np.isin(function, WITH_INDICES) * 1.0,
+        "sum": np.isin(function, ("sum", "mean")) * 1.0,
+    }
+
+
+def _differentiable(layer: Reduction) -> bool:
+    """No index and no truth value has a gradient."""
+    return is_floating(layer) and layer.function not in (*INDICES, "any", "all", "count_nonzero")
+
+
+def _backward(layer: Reduction) -> tuple[Layer, ...]:
+    """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill."""
+    if not _differentiable(layer):
+        return ()
+    return (Movement(dtype=layer.dtype, function="fill", elements=layer.elements),)
+
+
 @layer_kind("reduction", *(f"aten.{name}" for name in FUNCTIONS), "aten.count_nonzero")
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Layer):
@@ -62,6 +142,9 @@ class Reduction(Layer):
     sweep_share = 1.2
     recurring_share = 0.2
     words = {"function": OperatorNames(FUNCTIONS)}
+    views = Views(cpu=View(terms=_terms, features=_features), kernels=View(terms=_kernel_terms))
+    law = KindLaw(traits=_traits)
+    training = Training(differentiable=_differentiable, backward=_backward)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -90,7 +173,6 @@ class Reduction(Layer):
         return cls(function=draw.choice(SWEPT), elements=outputs * width, outputs=outputs, last=last)
 
     def build(self, device: torch.device) -> Call:
-        """The torch function over one axis."""
         width = max(self.elements // self.outputs, 1)
         shape = (self.outputs, width) if self.last else (width, self.outputs)
         x = self.tensor(*shape, device=device)
@@ -100,70 +182,7 @@ class Reduction(Layer):
         return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
 
     def flops(self) -> int:
-        """One per number read."""
         return self.elements
 
     def bytes(self) -> Bytes:
-        """Numbers in, results out."""
         return Bytes(self.itemsize * self.elements, 0, self.itemsize * self.outputs)
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Reads along rows and across them, functions that need two passes, outputs."""
-        across = 1 - self.last
-        function = np.asarray(self.function)
-        return {
-            "elements_across": self.elements * across,
-            "elements_two_passes": self.elements * np.isin(function, (*SPREADS, "logsumexp")),
-            "elements_extrema": self.elements * np.isin(function, EXTREMA),
-            "outputs_across": self.outputs * across,
-            **super().terms(hardware),
-        }
-
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Reads across rows, functions of several kernels, and few blocks, which keep few cores busy.
-
-        Several blocks share a long row.
-        """
-        across, function = 1 - self.last, np.asarray(self.function)
-        size, memory = self.itemsize * self.elements, hardware.memory_bytes_per_s
-        row = np.asarray(self.elements) / np.maximum(self.outputs, 1)
-        blocks = np.maximum(self.outputs, 1) * np.maximum(np.ceil(row / ELEMENTS_OF_A_BLOCK), 1)
-        idle = hardware.cores / np.minimum(blocks, hardware.cores)
-        others = super().kernel_terms(hardware)
-        # Few measured rows write more than a thousandth of their bytes. A weight for that would be fitted to
-        # launches, and millions of results would take a hundred times too long.
-        del others["output_bytes"]
-        return {
-            "kernels_several": SHORT_KERNEL_S * (function == "logsumexp"),
-            "two_passes": size * np.isin(function, SPREADS) / memory,
-            "bytes_across": size * across / memory,
-            "bytes_few_results": size * idle / memory,
-            "small_across": SHORT_KERNEL_S * across,
-            **others,
-        }
-
-    def traits(self) -> Traits:
-        """Outputs side by side that are summed over axes before them."""
-        return Traits({}, {"not last": 1.0 - np.asarray(self.last, dtype=float)})
-
-    def features(self) -> dict[str, Any]:
-        """Which function, over which axes."""
-        function = np.asarray(self.function)
-        return {
-            "last": self.last,
-            "width": np.log2(np.maximum(self.elements / self.outputs, 1)),
-            "two_passes": np.isin(function, SPREADS) * 1.0,
-            "exponential": (function == "logsumexp") * 1.0,
-            "index": np.isin(function, WITH_INDICES) * 1.0,
-            "sum": np.isin(function, ("sum", "mean")) * 1.0,
-        }
-
-    def differentiable(self) -> bool:
-        """No index and no truth value has a gradient."""
-        return super().differentiable() and self.function not in (*INDICES, "any", "all", "count_nonzero")
-
-    def backward(self) -> tuple[Layer, ...]:
-        """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill."""
-        if not self.differentiable():
-            return ()
-        return (Movement(dtype=self.dtype, function="fill", elements=self.elements),)

@@ -74,12 +74,10 @@ class Scan(Recurrence):
         )
 
     def possible(self) -> Any:
-        """As `rule` says."""
         second = np.asarray(self.function) == MAMBA2
         return (self.heads % self.groups == 0) & (second | (self.head_size == 1) & (self.groups == 1))
 
     def build(self, device: torch.device) -> Call:
-        """The call on random operands."""
         x = self.tensor(self.batch, self.length, self.channels, device=device)
         weights = self.tensor(self.channels, self.conv, device=device) if self.conv else None
         delta = self.tensor(self.batch, self.length, self.heads, device=device).sigmoid()
@@ -91,12 +89,10 @@ class Scan(Recurrence):
 
     @property
     def heads_in_all(self) -> Any:
-        """Each has a state."""
         return self.heads
 
     @property
     def state_numbers(self) -> Any:
-        """A matrix."""
         return self.head_size * self.state_size
 
     @property
@@ -106,7 +102,6 @@ class Scan(Recurrence):
 
     @property
     def _shared(self) -> Any:
-        """Numbers of B, and of C."""
         return self.groups * self.state_size
 
     @property
@@ -129,7 +124,6 @@ class Scan(Recurrence):
         return chosen(self.function == MAMBA2, 5, 7) * self.heads * self.state_numbers
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, length, heads, head_size]."""
         return self.batch, self.length, self.heads, self.head_size
 
 

@@ -9,12 +9,25 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers import (
+    Bytes,
+    Call,
+    Described,
+    Draw,
+    Hardware,
+    KindLaw,
+    Layer,
+    Training,
+    View,
+    Views,
+    layer_kind,
+)
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.operands import Operand, own_operand
 from neuralpower.layers.tensors import common_dtype, dtype_name, first
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_to, evicted
 from neuralpower.layers.traits import WIDTHS, Traits, sides_of, steps
+from neuralpower.layers.views import as_one, bytes_terms, seconds_terms
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
 # Threads that a core holds; a block of up to 1,024 takes a row, four elements a thread and turn
@@ -26,6 +39,82 @@ EVICTED = (
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
 LAUNCHES_US = (5, 10)  # the part of the bytes' time, at the peak, that a launch hides
 NAMES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax", "_safe_softmax")
+
+
+def _terms(layer: Softmax, hardware: Hardware) -> Described:
+    elements = layer.rows * layer.width
+    return {
+        "elements": elements,
+        "elements_16": layer.rows * ceil_to(layer.width, 16),
+        "elements_strided": elements * layer.strided,
+        **bytes_terms(layer, hardware),
+    }
+
+
+def _kernel_group(layer: Softmax) -> Any:
+    """Two kernels: a warp holds a short row and reads it once, a block reads a long one several times."""
+    return np.where(_held_by_a_warp(layer), "short", "long")
+
+
+def _kernel_terms(layer: Softmax, hardware: Hardware) -> Described:
+    """A warp's rows are padded to a power of 2."""
+    padded = layer.rows * 2.0 ** np.ceil(np.log2(np.maximum(layer.width, 1))) * layer.itemsize
+    terms = seconds_terms(layer, hardware)
+    return {**terms, "bytes_padded_rows": padded * _held_by_a_warp(layer) / hardware.memory_bytes_per_s}
+
+
+def _held_by_a_warp(layer: Softmax) -> Any:
+    return np.asarray(layer.width) <= LONGEST_IN_A_WARP
+
+
+def _own_terms(layer: Softmax, hardware: Hardware) -> Described:
+    """Bytes that outlast a launch, until the cache is full: they cost more than those that follow.
+
+    These terms stop growing, so that small softmaxes do not bend the terms of the largest.
+    """
+    memory, total = hardware.memory_bytes_per_s, sum(layer.bytes())
+    held = {step: np.minimum(total, step * hardware.l2_bytes) / memory for step in CACHE_STEPS}
+    return {
+        f"bytes_up_to_{step}_l2_{name}": seconds
+        for step, bytes_s in held.items()
+        for name, seconds in beyond_launch(bytes_s, LAUNCHES_US).items()
+    }
+
+
+def _alignment(layer: Softmax) -> Described:
+    """Alignment of rows that a warp holds: it reads them 32 elements at a time."""
+    short = _held_by_a_warp(layer) & ~np.asarray(layer.strided, dtype=bool)
+    shares = aligned("short_row_bytes", layer.width * layer.itemsize, SECTOR, LINE)
+    return {name: share * short for name, share in shares.items()}
+
+
+def _pooled_terms(layer: Softmax, hardware: Hardware) -> Described:
+    """Long rows are read three times, from memory where those in flight outgrow the cache."""
+    long, terms = ~_held_by_a_warp(layer), _kernel_terms(layer, hardware)
+    rows = THREADS // THREADS_OF_A_ROW
+    elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, rows * np.asarray(layer.width))
+    share = evicted(hardware.cores * elements * layer.itemsize, hardware.l2_bytes, *EVICTED)
+    return {
+        **terms,
+        "bytes_long_rows": terms["bytes"] * long,
+        "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long,
+        "long_rows_again": layer.bytes().input / hardware.memory_bytes_per_s * long * share,
+    }
+
+
+def _traits(layer: Softmax) -> Traits:
+    """Width; rows that begin at no vector's place; an axis that is not the last."""
+    strided = {"strided": np.asarray(layer.strided, dtype=float)}
+    return Traits({}, strided | steps("width", layer.width, WIDTHS) | sides_of(layer.itemsize, layer.width))
+
+
+def _features(layer: Softmax, _: Hardware) -> Described:
+    return {"width_mod_16": layer.width % 16, "strided": layer.strided}
+
+
+def _backward(layer: Softmax) -> tuple[Layer, ...]:
+    """Grad y and y in, grad x out, row by row: three tensors, which one and a half softmaxes move."""
+    return (replace(layer, phase="forward", rows=-(-3 * layer.rows // 2), copied=False, to_dtype=""),)
 
 
 @layer_kind("softmax", *(f"aten.{name}" for name in NAMES))
@@ -44,6 +133,14 @@ class Softmax(Layer):
     group_names = ("all", "short", "long")
     sweep_share = 0.8
     recurring_share = 0.2
+    views = Views(
+        cpu=View(terms=_terms, features=_features),
+        kernels=View(group=_kernel_group, terms=_kernel_terms, own_terms=_own_terms, alignment=_alignment),
+        # both kernels together: separately, five devices have too little data of each
+        pooled=View(group=as_one, terms=_pooled_terms),
+    )
+    law = KindLaw(traits=_traits, launches=lambda layer: 1 + layer.copied)
+    training = Training(backward=_backward)
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -69,7 +166,6 @@ class Softmax(Layer):
         return cls(rows=rows, width=draw.octaves(2, 4096), strided=draw.chance(0.1) and rows > 1)
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
         x = self.tensor(*(reversed(shape) if self.copied else shape), device=device)
         x = x.t() if self.copied else x
@@ -92,78 +188,3 @@ class Softmax(Layer):
             own_operand(self.dtype, self.to_dtype, 0, Operand(self.dtype)),
         )
         return Bytes(size * (1 + self.copied), 0, size * self.copied + written.itemsize * elements)
-
-    def launches(self) -> Any:
-        """One, and that of a copy."""
-        return 1 + self.copied
-
-    def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Rows padded to vectors."""
-        elements = self.rows * self.width
-        return {
-            "elements": elements,
-            "elements_16": self.rows * ceil_to(self.width, 16),
-            "elements_strided": elements * self.strided,
-            **super().terms(hardware),
-        }
-
-    def kernel_group(self) -> Any:
-        """Two kernels: a warp holds a short row and reads it once, a block reads a long one several times."""
-        return np.where(self._held_by_a_warp(), "short", "long")
-
-    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """A warp's rows are padded to a power of 2."""
-        padded = self.rows * 2.0 ** np.ceil(np.log2(np.maximum(self.width, 1))) * self.itemsize
-        terms = super().kernel_terms(hardware)
-        return {**terms, "bytes_padded_rows": padded * self._held_by_a_warp() / hardware.memory_bytes_per_s}
-
-    def _held_by_a_warp(self) -> Any:
-        return np.asarray(self.width) <= LONGEST_IN_A_WARP
-
-    def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes that outlast a launch, until the cache is full: they cost more than those that follow.
-
-        These terms stop growing, so that small softmaxes do not bend the terms of the largest.
-        """
-        memory, total = hardware.memory_bytes_per_s, sum(self.bytes())
-        held = {step: np.minimum(total, step * hardware.l2_bytes) / memory for step in CACHE_STEPS}
-        return {
-            f"bytes_up_to_{step}_l2_{name}": seconds
-            for step, bytes_s in held.items()
-            for name, seconds in beyond_launch(bytes_s, LAUNCHES_US).items()
-        }
-
-    def alignment(self) -> dict[str, Any]:
-        """Alignment of rows that a warp holds: it reads them 32 elements at a time."""
-        short = self._held_by_a_warp() & ~np.asarray(self.strided, dtype=bool)
-        shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
-        return {name: share * short for name, share in shares.items()}
-
-    def pooled_group(self) -> Any:
-        """Both kernels together: separately, five devices have too little data of each."""
-        return self.group()
-
-    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Long rows are read three times, from memory where those in flight outgrow the cache."""
-        long, terms = ~self._held_by_a_warp(), super().kernel_terms(hardware)
-        rows = THREADS // THREADS_OF_A_ROW
-        elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, rows * np.asarray(self.width))
-        share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
-        return {
-            "bytes_long_rows": terms["bytes"] * long,
-            "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long,
-            "long_rows_again": self.bytes().input / hardware.memory_bytes_per_s * long * share,
-        }
-
-    def traits(self) -> Traits:
-        """Width; rows that begin at no vector's place; an axis that is not the last."""
-        strided = {"strided": np.asarray(self.strided, dtype=float)}
-        return Traits({}, strided | steps("width", self.width, WIDTHS) | sides_of(self.itemsize, self.width))
-
-    def features(self) -> dict[str, Any]:
-        """How a row fits the vectors."""
-        return {"width_mod_16": self.width % 16, "strided": self.strided}
-
-    def backward(self) -> tuple[Layer, ...]:
-        """Grad y and y in, grad x out, row by row: three tensors, which one and a half softmaxes move."""
-        return (replace(self, phase="forward", rows=-(-3 * self.rows // 2), copied=False, to_dtype=""),)

@@ -33,5 +33,4 @@ class Draw:
         return self.random.choice(options)
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
         return self.random.random() < probability

@@ -52,19 +52,16 @@ class Windowed(Layer):
 
     @functools.cached_property
     def out_sizes(self) -> tuple[Any, ...]:
-        """Output size per axis."""
         dilations = self.sizes("dilation") if "dilation" in self.sized else (1,) * len(self.axes)
         axes = zip(*map(self.sizes, ("in", "padding", "kernel", "stride")), dilations, strict=True)
         return tuple([floor_div(size + 2 * p - d * (k - 1) - 1, step) + 1 for size, p, k, step, d in axes])
 
     @property
     def positions(self) -> Any:
-        """Output positions of one map."""
         return math.prod(self.out_sizes)
 
     @property
     def window(self) -> Any:
-        """Kernel positions."""
         return math.prod(self.sizes("kernel"))
 
 

@@ -39,10 +39,10 @@ def level(
     if device in known:
         return known[device]
     kind, dtype, *_ = key
-    mine = KINDS[kind].alike_by(hardware, dtype)
+    mine = KINDS[kind].law.alike_by(KINDS[kind], hardware, dtype)
     if mine is None:
         return 1.0
-    widths = {name: KINDS[kind].alike_by(devices[name], dtype) for name in known}
+    widths = {name: KINDS[kind].law.alike_by(KINDS[kind], devices[name], dtype) for name in known}
     wide = [
         np.log(known[name])
         for name, width in widths.items()

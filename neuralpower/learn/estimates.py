@@ -55,7 +55,6 @@ class Roofline(Part, frozen=True):
     flops_only_per_s: Positive  # FLOPs alone
 
     def seconds(self, flops: Any, size: Any) -> Any:
-        """The roofline's time."""
         return np.maximum(flops / self.flops_per_s, size / self.bytes_per_s)
 
 
@@ -114,11 +113,9 @@ class Estimates:
         return np.asarray(np.log(ratio) / 2 / NINETY)
 
     def at(self, index: Array) -> Estimates:
-        """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
     def followed_by(self, other: Estimates) -> Estimates:
-        """These layers, then the other's."""
         names = self.__dataclass_fields__
         return Estimates(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
@@ -188,14 +185,6 @@ class Totals:
     low: Array
     high: Array
     deviation: Array  # standard deviation of log(measured / predicted)
-
-    def with_rows(self, index: Array, other: Estimates) -> Estimates:
-        """The same with other values for the layers at `index`."""
-        names = self.__dataclass_fields__
-        found = {name: np.array(getattr(self, name)) for name in names}
-        for name in names:
-            found[name][index] = getattr(other, name)
-        return Estimates(**found)
 
     def times(self, factor: Array) -> Totals:
         """The same, each network's time multiplied by its factor [networks]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.base import Layer
 from neuralpower.layers.columns import fingerprint
+from neuralpower.layers.rows import plain_dimensions
+from neuralpower.layers.views import peak_flops
 from neuralpower.learn.problem import Problem
 from neuralpower.platforms import View, platform_of
 
@@ -23,8 +26,6 @@ def describe(
     view: View | None = None,
     *,
     target: Array | None = None,
-    slowdown: Array | None = None,
-    device: int = 0,
     featured: bool = True,
     also: Collection[str] | None = None,
 ) -> Problem:
@@ -35,18 +36,15 @@ def describe(
     """
     rows = len(np.atleast_1d(columns.dtype))
     view = view or platform_of(hardware).alone
-    apart = view.held_by_power(columns, hardware)
+    apart, row = view.held_by_power(columns, hardware), view.of(columns)
     hardware = view.hardware(hardware)
-
-    def full(value: Any) -> Array:
-        return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
-
+    full = functools.partial(_full, rows)
     degrees = view.degrees(columns)
-    plain = columns.plain_dimensions() if max(degrees) and also is None and not view.kernels else ()
+    plain = plain_dimensions(type(columns)) if max(degrees) and also is None and not view.kernels else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
-    flops, size = full(columns.flops()), full(sum(columns.fitted_bytes()))
+    flops, size = full(columns.flops()), full(sum(row.moved(columns)))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
-    own, shares = view.own_terms(columns, hardware), view.alignment(columns)
+    own, shares = row.own_terms(columns, hardware), row.alignment(columns)
     special = view.terms(columns, hardware) | own | shares
     axes |= {name: full(value) for name, value in view.axes(columns, hardware).items()}
     seen = view.features(columns, hardware, axes, flops, size) if featured else {}
@@ -58,31 +56,36 @@ def describe(
         feature_names=tuple(seen),
         axes=axes,
         target=full(0.0 if target is None else target),
-        slowdown=full(1.0 if slowdown is None else slowdown),
+        slowdown=full(1.0),
         config=(config := fingerprint(columns)),
         shape=config if target is None else fingerprint(columns.shape()),
         size=flops + size,
-        device=np.full(rows, device),
-        apart=frozenset({device}) if apart else frozenset(),
+        device=np.zeros(rows, dtype=int),
+        apart=frozenset({0}) if apart else frozenset(),
         shares=tuple(shares),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=degrees,
-        curve=columns.curve if set(columns.curve) <= set(seen) else (),
+        curve=row.curve if seen else (),
         plain=plain,
     )
+
+
+def _full(rows: int, value: Any) -> Array:
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
 
 def describe_power(
     columns: Layer, hardware: Hardware, runtime_s: Array, target: Array | None = None
 ) -> Problem:
     """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
+    row = platform_of(hardware).alone.of(columns)
     problem = describe(columns, hardware, target=target)
     compute = np.asarray(columns.flops() / peak_flops(columns, hardware) / runtime_s)
-    memory = np.asarray(sum(columns.fitted_bytes()) / hardware.memory_bytes_per_s / runtime_s)
+    memory = np.asarray(sum(row.moved(columns)) / hardware.memory_bytes_per_s / runtime_s)
     use = {"compute": compute, "memory": memory, "both": compute * memory}
     use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
     seen = {"runtime": np.log2(runtime_s), "compute": compute, "memory": memory}
-    seen |= platform_of(hardware).alone.power_features(columns, hardware)
+    seen |= row.power_features(columns, hardware)
     return replace(
         problem,
         dimensions={},

@@ -79,7 +79,6 @@ class HeldOut:
     outside: Array  # octaves outside the box of the rows that the fit had seen
 
     def predicted(self, reach: float) -> Array:
-        """Base and residual together."""
         return np.asarray(self.base * np.exp(self.residual * say(self.outside, reach)))
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, measured_phase
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.keys import rows_by
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -106,18 +107,17 @@ class Dispatch:
         return self.factor * self.other_s + self.walk_s
 
     def seconds(self, layers: Sequence[Layer]) -> Array:
-        """[layers], in their order."""
         found: dict[Layer, float] = {}
         for layer in dict.fromkeys(layers):
             cost = self._cost((layer.kind, measured_phase(layer.phase), str(function_of(layer))))
-            bare_s = self.factor * (cost.call_s + cost.launch_s * float(layer.launches()))
+            bare_s = self.factor * (cost.call_s + cost.launch_s * float(layer.law.launches(layer)))
             found[layer] = bare_s + self.walk_s * bool(_is_walked(layer))
         return np.array([found[layer] for layer in layers])
 
     def seconds_of_columns(self, columns: Layer) -> Array:
         """[rows], of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
-        launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
+        launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), (rows,))
         functions = np.broadcast_to(np.asarray(function_of(columns)), (rows,))
         found = np.empty(rows)
         for (phase, function), index in rows_by(np.asarray(measured_phase(columns.phase)), functions):
@@ -160,7 +160,7 @@ def _is_walked(layer: Layer) -> Any:
 
 def function_of(layer: Layer) -> Any:
     """The function that distinguishes calls of a kind, for a layer or a table's columns; else ""."""
-    return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009
+    return getattr(layer, "function") if "function" in field_names(type(layer)) else ""  # noqa: B009
 
 
 def train_dispatch(observations: Iterable[Observation]) -> Dispatch | None:

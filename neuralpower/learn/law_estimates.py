@@ -8,6 +8,8 @@ import numpy as np
 
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import BACKWARD, GRADIENT, Layer
+from neuralpower.layers.rows import field_names, from_row
+from neuralpower.layers.training import backward_of
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
@@ -67,11 +69,11 @@ def bounds_s(columns: Layer, law: Law) -> tuple[Array, Array]:
 
 
 def _backward_s(columns: Layer, law: Law) -> Array:
-    names, found = columns.field_names(), np.zeros(len(columns.dtype))
+    names, found = field_names(type(columns)), np.zeros(len(columns.dtype))
     parts: dict[str, list[tuple[int, Layer]]] = {}
     for i in range(len(found)):
-        whole = type(columns).from_row({name: getattr(columns, name)[i] for name in names})
-        for part in whole.backward():
+        whole = from_row(type(columns), {name: getattr(columns, name)[i] for name in names})
+        for part in backward_of(whole):
             parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=GRADIENT)))
     for kind, some in parts.items():
         places, layers = zip(*some, strict=True)

@@ -21,9 +21,10 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
-from neuralpower.layers.base import Layer, most_flops
+from neuralpower.layers.base import Layer
 from neuralpower.layers.columns import replaced, take
 from neuralpower.layers.traits import Traits
+from neuralpower.layers.views import most_flops
 from neuralpower.learn.problem import Array
 
 # No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
@@ -48,16 +49,16 @@ def least_s(columns: Layer, hardware: Hardware) -> Array:
     if _otherwise_bound(columns, hardware):
         return np.zeros(len(columns.dtype))
     fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
-    return _law_s(columns, hardware, fastest, flops=columns.needed_flops())
+    return _law_s(columns, hardware, fastest, flops=columns.law.needed_flops(columns))
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
     """Seconds that no such call needs, [rows]; infinite for kinds that something else bounds."""
     if _otherwise_bound(columns, hardware):
         return np.full(len(columns.dtype), np.inf)
-    traits = columns.traits()
+    traits = columns.law.traits(columns)
     law = _law_s(columns, hardware, hardware.peak("float32"), traits.passes)
-    launches = np.maximum(np.asarray(columns.launches(), dtype=float), 1)
+    launches = np.maximum(np.asarray(columns.law.launches(columns), dtype=float), 1)
     torchs = np.asarray(getattr(columns, "library", "")) == "torch"
     times = np.where(torchs, GENERAL, np.where(_loose(columns, traits), LOOSE, DENSE))
     return np.asarray(times * law + LAUNCH_S * launches)
@@ -69,7 +70,7 @@ def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Lay
     The narrower type of products has units of its own, whose peak is as high or higher. A pass over memory
     is bounded by its pass over more bytes.
     """
-    if np.any(columns.quantised()):
+    if np.any(columns.operand_types.quantised):
         return
     peaks, dtypes = hardware.peak_flops_per_s, np.asarray(columns.dtype, dtype=str)
     for mine in np.unique(dtypes).tolist():
@@ -99,7 +100,7 @@ def in_more_bits(columns: Layer, hardware: Hardware) -> list[Layer]:
 
 def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:
     """Whether neither memory nor FLOP bounds the kind, or the bandwidth is not known."""
-    return hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None
+    return hardware.memory_bytes_per_s <= 1 or columns.law.bound_s(columns, hardware) is not None
 
 
 def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1, flops: Any = None) -> Array:
@@ -116,7 +117,7 @@ def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1, fl
 
 def loose(columns: Layer) -> Array:
     """Whether calls fit no vectors or tensor cores: odd sides, groups, operands out of order, [rows]."""
-    return _loose(columns, columns.traits())
+    return _loose(columns, columns.law.traits(columns))
 
 
 def _loose(columns: Layer, traits: Traits) -> Array:

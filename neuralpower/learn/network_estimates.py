@@ -9,7 +9,8 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
+from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline, Totals
+from neuralpower.learn.notes import assumed, foreign
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -87,7 +88,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         PredictorError: its numbers are wrong, or it serves several devices.
     """
     predictor = as_run(predictor, question.run)
-    roof = predictor.roofline(question.dtype)
+    roof = predictor.own.roofline(question.dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in work.unmodelled]
     shares = np.array([task.share for task in work.tasks])
     found = predictor.estimate_network([task.layer for task in work.tasks], shares)
@@ -120,8 +121,8 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         parts=parts,
         issue=issue,
         derived=tuple(sorted(kind for kind in with_gradient if not predictor.knows(kind, BACKWARD))),
-        assumptions=(*predictor.assumed(layers), *([host] if host else [])),
-        warnings=predictor.foreign(),
+        assumptions=(*assumed(predictor, layers), *([host] if host else [])),
+        warnings=foreign(predictor),
     )
 
 
@@ -152,3 +153,26 @@ def _total(
     sums = estimates.totals(counts, system, graphed=graphed)
     value, low, high = (float(part[0]) for part in (sums.value, sums.low, sums.high))
     return value + unknown_s, low + unknown_s / ROOFLINE_FACTOR, high + unknown_s * ROOFLINE_FACTOR
+
+
+def predict_many(predictor: Predictor, networks: Sequence[Sequence[Layer]]) -> Totals:
+    """Totals of networks given as their layers in order; each distinct layer is predicted once."""
+    from scipy.sparse import coo_array
+
+    at: dict[Layer, int] = {}
+    columns = [at.setdefault(layer, len(at)) for network in networks for layer in network]
+    rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
+    counts = coo_array((np.ones(len(columns)), (rows, columns)), shape=(len(networks), len(at))).tocsr()
+    estimates = predictor.estimate(list(at))
+    totals = estimates.totals(counts, predictor.system).times(predictor.in_cache(estimates, counts))
+    if predictor.dispatch is None:
+        return totals
+    dispatch_s = predictor.dispatch.seconds(list(at))
+    ends, stop = np.empty((len(networks), 3)), 0
+    for i, network in enumerate(networks):
+        calls = columns[stop : (stop := stop + len(network))]
+        low, high = (float(bound[i] / max(totals.value[i], 1e-30)) for bound in (totals.low, totals.high))
+        ends[i] = predictor.dispatch.ends_s(dispatch_s[calls], estimates.runtime_s[calls], low, high)
+    value, lows, highs = ends.T
+    deviation = np.log(np.maximum(highs, 1e-30) / np.maximum(lows, 1e-30)) / 2 / NINETY
+    return Totals(value, lows, highs, deviation)

@@ -15,7 +15,9 @@ from neuralpower.dtypes import full_name
 from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import FORWARD, LARGEST, TRAINING, most_flops
+from neuralpower.layers.base import FORWARD, TRAINING
+from neuralpower.layers.rows import LARGEST, from_row
+from neuralpower.layers.views import most_flops
 from neuralpower.learn.pace import Pace
 from neuralpower.networks.trust import check_model
 from neuralpower.platforms import Platform, platform_of
@@ -122,7 +124,6 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A cell's JSON object."""
     try:
         value = parse_json(row[name])
     except (ValueError, TypeError):  # the second where it holds no text, as cells of Parquet may
@@ -136,7 +137,7 @@ def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
         rows = parse_json(text, endless=True)
-        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in rows]
+        parts = [(from_row(KINDS[kind], fields), float(count)) for kind, fields, count in rows]
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:

@@ -17,6 +17,7 @@ import numpy as np
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, GRADIENT
+from neuralpower.layers.training import backward_of
 from neuralpower.learn.estimates import BY_LAW, Estimates
 from neuralpower.learn.law_estimates import held
 from neuralpower.learn.network_rows import Total
@@ -62,7 +63,6 @@ class Taught:
 
     @property
     def gained(self) -> bool:
-        """Whether networks moved the factors."""
         return self.after < self.before
 
 
@@ -147,7 +147,7 @@ def _observation(device: str, total: Total, found: Estimates, law: Law) -> Obser
 def _parts(layer: Layer) -> list[Layer]:
     """What a law predicts of a call: itself, or the forward passes that do a backward pass's work."""
     backward = layer.phase == BACKWARD
-    return [replace(part, phase=GRADIENT) for part in layer.backward()] if backward else [layer]
+    return [replace(part, phase=GRADIENT) for part in backward_of(layer)] if backward else [layer]
 
 
 def _plain_s(layers: Sequence[Layer], law: Law) -> Array:

@@ -36,7 +36,6 @@ class NetworkSpeed(Part, frozen=True):
         return float(min(self.over(pace), self.slowest or np.inf) ** self.exponent)
 
     def over(self, pace: Pace) -> float:
-        """The sentinel's time over its usual time."""
         if pace.again_s and self.again_s:
             return pace.again_s / self.again_s
         return pace.sentinel_s / self.sentinel_s

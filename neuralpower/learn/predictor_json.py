@@ -25,6 +25,7 @@ from neuralpower.files.atomic import check_place, replace_file
 from neuralpower.files.json_files import json_text, nullable, shown
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, plain_group
+from neuralpower.layers.rows import defaults
 from neuralpower.learn.file_struct import MOST_BITS, MOST_LOG, Part, packed, unpacked, width
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
@@ -210,7 +211,7 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
         predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
-    predictor.check_formulas()
+    predictor.own.check_formulas()
     return predictor
 
 
@@ -345,7 +346,7 @@ def _known(what: str, value: str, known: Iterable[str]) -> None:
 
 @functools.cache
 def _phases(kind: type[Layer]) -> tuple[str, ...]:
-    own = str(kind.defaults()["phase"])
+    own = str(defaults(kind)["phase"])
     return (FORWARD, BACKWARD) if own == FORWARD else (own,)
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.layers import Layer
-from neuralpower.layers.base import LARGEST
+from neuralpower.layers.rows import LARGEST
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.file_struct import (
     MOST_BITS,

@@ -23,8 +23,9 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES
-from neuralpower.layers.base import GRADIENT, Layer, peak_flops
+from neuralpower.layers.base import GRADIENT, Layer
 from neuralpower.layers.traits import PADDED, SIZES, Traits, steps
+from neuralpower.layers.views import peak_flops
 from neuralpower.learn.file_struct import Log, Part, Positive
 from neuralpower.learn.problem import Array
 
@@ -93,7 +94,7 @@ class Law:
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
-        traits, parts = columns.traits(), []
+        traits, parts = columns.law.traits(columns), []
         floors_s = floors(columns, self.hardware, traits)
         for name, part_s, shares in zip((COMPUTE, MEMORY), floors_s, traits[:2], strict=True):
             log = np.zeros(len(part_s))
@@ -103,12 +104,11 @@ class Law:
             parts.append((np.exp(log) * part_s) ** POWER)
         busy = (parts[0] + parts[1]) ** (1 / POWER)
         works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
-        launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), busy.shape)
+        launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), busy.shape)
         return np.where(works, busy + self.launch_s * np.maximum(launches, 1), 0.0)
 
     def knows(self, columns: Layer) -> bool:
-        """Whether calls of the kind trained it."""
-        name = type(columns).alike()
+        name = columns.law.alike or columns.kind
         return any(f"{name} {part}" in self.factors for part in (COMPUTE, MEMORY))
 
     def times(self, factors: Factors) -> Law:
@@ -142,7 +142,7 @@ def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Arr
 
     Calls that make gradients have further ones, of their kind and of its traits but for sizes.
     """
-    rows, kind = len(columns.dtype), f"{type(columns).alike()} {part}"
+    rows, kind = len(columns.dtype), f"{columns.law.alike or columns.kind} {part}"
     every = {**traits, **(steps("bytes", sum(columns.bytes()), SIZES) if part == MEMORY else _types(columns))}
     shares = {part: 1.0, kind: 1.0, **{f"{kind}: {trait}": share for trait, share in every.items()}}
     back = np.asarray(columns.phase) == GRADIENT

@@ -92,11 +92,11 @@ class Design:
         entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
         self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
         for device, index, table in _tables(at):
-            traits = table.traits()
+            traits = table.law.traits(table)
             compute, memory = floors(table, self.hardware[device], traits)
             self.compute_s[index], self.memory_s[index] = compute, memory
             self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
-            self.launches[index] = np.maximum(np.broadcast_to(np.asarray(table.launches()), compute.shape), 1)
+            self.launches[index] = np.maximum(table.law.launches(table), 1)
             if held is not None:
                 self.least_s[index], self.most_s[index] = bounds_s(table, held)
             every = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.schema import FEWEST_ROWS as FEWEST_ROWS
-from neuralpower.platforms.views import DEGREES
+from neuralpower.layers.views import DEGREES
 
 Array = np.ndarray
 FEWEST_FOR_RESIDUAL = 60
@@ -34,7 +34,6 @@ class Term:
     special: str = ""
 
     def __str__(self) -> str:
-        """As it stands in a formula."""
         if self.special:
             return self.special
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
@@ -65,16 +64,19 @@ class Problem:
     plain: tuple[str, ...] = ()  # the table's own dimensions, for a polynomial besides the kind's terms
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.target)
 
     def at(self, index: Array) -> Problem:
-        """Some of the rows."""
 
         def some(values: Any) -> Any:
             return {n: v[index] for n, v in values.items()} if isinstance(values, Mapping) else values[index]
 
         return replace(self, **{name: some(getattr(self, name)) for name in BY_ROW})
+
+    def on(self, device: int, slowdown: Array) -> Problem:
+        """The rows as those of that device, taken while it was so much slower, [rows]."""
+        apart = frozenset({device}) if self.apart else frozenset[int]()
+        return replace(self, device=np.full(len(self), device), slowdown=slowdown, apart=apart)
 
     def certain(self) -> Problem:
         """The same without the optional terms."""

@@ -89,7 +89,6 @@ class Regressor:
     ] = ()  # of several devices, each one's times over predictions; None: few rows
 
     def dimensions(self) -> set[str]:
-        """The dimensions that its terms need."""
         return {name for term in self.terms for name, _ in term.powers}
 
     def basis(self) -> str:

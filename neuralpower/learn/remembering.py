@@ -27,7 +27,6 @@ class RememberingPredictor(Predictor):
     memory: _Memory = field(default_factory=_Memory, compare=False, repr=False)
 
     def estimate(self, layers: Sequence[Layer]) -> Estimates:
-        """Each layer's time."""
         places, before = self.memory.places, self.memory.found
         new = [layer for layer in dict.fromkeys(layers) if layer not in places]
         if new or before is None:

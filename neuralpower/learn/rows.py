@@ -16,7 +16,7 @@ from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_PO
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
-from neuralpower.layers.base import peak_flops
+from neuralpower.layers.views import peak_flops
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import (
@@ -118,8 +118,8 @@ class Read:
                 self.issued.append(_issued(rows))
             for key, part in by_key(kind, rows, view):
                 device = self.devices.index(dataset.device)
-                t, slow = part.runtime_s, part.slowdown
-                problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
+                problem = describe(part.layer, hardware, view, target=part.runtime_s)
+                problem = problem.on(device, part.slowdown)
                 some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
                 self.parts[RUNTIME].setdefault(key, []).append(_Part(problem.at(some), part.line[some], of))
                 powered = part.at(metered(part))
@@ -229,14 +229,14 @@ def _too_few(parts: Sequence[_Part]) -> bool:
 def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
     """Which rows of a device are pooled with other devices', at most ROWS_PER_DEVICE."""
     order = np.argsort(config)
-    telling = np.broadcast_to(np.asarray(rows.layer.tells_of_others()), (len(rows),))
+    telling = np.broadcast_to(np.asarray(rows.layer.views.pooled.tells_of_others(rows.layer)), (len(rows),))
     return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
 
 
 def _issued(rows: Rows) -> Observation:
     """The host's times, by what they depend on."""
     layer: Any = rows.layer
-    parts = (layer.phase, function_of(layer), layer.launches())
+    parts = (layer.phase, function_of(layer), layer.law.launches(layer))
     phase, function, launches = (np.broadcast_to(np.asarray(part), (len(rows),)) for part in parts)
     dispatch_s = np.where(_issues(rows), rows.dispatch_s, np.nan)
     return Observation(rows.kind, phase, function, launches.astype(float), dispatch_s)
@@ -244,7 +244,7 @@ def _issued(rows: Rows) -> Observation:
 
 def _issues(rows: Rows) -> np.ndarray:
     """Whether dispatch_s is a time that a host can have taken to issue the row's call, [rows], bool."""
-    most_s = SLOWEST_ISSUE_S * np.asarray(rows.layer.launches())
+    most_s = SLOWEST_ISSUE_S * np.asarray(rows.layer.law.launches(rows.layer))
     return np.asarray((rows.dispatch_s >= SHORTEST_S) & (rows.dispatch_s <= most_s))
 
 
@@ -330,5 +330,4 @@ def _work(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def _full(rows: Rows, *values: Any) -> np.ndarray:
-    """Each value for each row, [values, rows]."""
     return np.stack([np.broadcast_to(np.asarray(value, dtype=float), (len(rows),)) for value in values])

@@ -295,7 +295,6 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _said(dataset: Dataset) -> dict[str, Any]:
-    """The hardware that a dataset states."""
     return {name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None}
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.hardware import TENSOR_DTYPES, TENSOR_POWER, Hardware
-from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.base import Layer
+from neuralpower.layers.views import peak_flops
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.problem import Array
 
@@ -47,7 +48,6 @@ class Twin:
 
     @property
     def origin(self) -> str:
-        """How the times are known, as text."""
         return f"carried from {self.name}, the same chip"
 
     def differs_in_links(self, here: Hardware) -> bool:
@@ -101,12 +101,12 @@ class Twin:
 
 def _peaks_s(columns: Layer, hardware: Hardware) -> Any:
     """Seconds at the peaks: of links for exchanges, of memory and units for all else."""
-    bound = columns.bound_s(hardware)
+    bound = columns.law.bound_s(columns, hardware)
     if bound is not None:
         return bound
     memory = sum(columns.bytes()) / hardware.memory_bytes_per_s
     if columns.multiplies:
-        terms = columns.kernel_terms(hardware)
+        terms = columns.views.kernels.terms(columns, hardware)
         whole = (terms[name] for name in TILES if name in terms)
         compute = np.maximum(columns.flops() / peak_flops(columns, hardware), next(whole, 0.0))
     else:

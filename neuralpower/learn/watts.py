@@ -91,7 +91,7 @@ def voltage(clock: Array | float, law: Watts) -> Array:
 def unlimited_w(columns: Layer, hardware: Hardware, seconds: Array, device: str) -> tuple[Array, Array]:
     """(Watts that calls of `seconds` would draw without a limit, the cores' share of them), each [rows]."""
     law = shipped_watts()
-    compute, memory = floors(columns, hardware, columns.traits())
+    compute, memory = floors(columns, hardware, columns.law.traits(columns))
     long = np.maximum(seconds, np.finfo(float).tiny)
     flops, moved = np.minimum(compute / long, 1.0), np.minimum(memory / long, 1.0)
     cores, reads = np.zeros(len(long)), np.zeros(len(long))
@@ -119,7 +119,7 @@ def law_power(columns: Layer, hardware: Hardware, seconds: Array, device: str) -
         unknown = np.full(len(seconds), np.nan)
         return unknown, unknown.copy(), unknown.copy()
     doubt = np.zeros(len(seconds))
-    compute, memory = floors(columns, hardware, columns.traits())
+    compute, memory = floors(columns, hardware, columns.law.traits(columns))
     for name, here in _works(columns, compute >= memory):
         doubt = np.where(here, law.works[name].doubt, doubt)
     if device not in law.devices:
@@ -147,7 +147,7 @@ def idle_power(hardware: Hardware, clock: float = 1.0) -> tuple[float, float, fl
 
 def longer(columns: Layer, hardware: Hardware) -> Callable[[Array | float], Array]:
     """Times that calls take at a clock, relative to the highest, [rows], as a function of the clock."""
-    compute, memory = floors(columns, hardware, columns.traits())
+    compute, memory = floors(columns, hardware, columns.law.traits(columns))
     cores = np.maximum(compute, shipped_watts().cores_beside_memory * memory)
     cores = np.where(cores > 0, cores, 1.0)  # calls without work follow the clock
     before = (cores**POWER + memory**POWER) ** (1 / POWER)

@@ -19,6 +19,7 @@ from neuralpower.dtypes import DTYPES, FEWEST_NETWORK_BITS
 from neuralpower.layers import Layer
 from neuralpower.layers.base import QUANTISED
 from neuralpower.layers.columns import of_one_type
+from neuralpower.layers.rows import field_names
 from neuralpower.layers.terms import ceil_to
 from neuralpower.learn.estimates import BASES, BY_WEIGHTS, WEIGHTS_LAW, Estimates, Roofline
 from neuralpower.learn.keys import Key, once
@@ -100,6 +101,6 @@ def _share(columns: Any, plain: Any) -> Array:
 
 def _shrunk(plain: Layer, share: Array) -> Layer:
     """Products whose inner side is that share of the own one."""
-    name = next(name for name in INNER if name in plain.field_names())
+    name = next(name for name in INNER if name in field_names(type(plain)))
     inner = np.asarray(getattr(plain, name), dtype=float)
     return replace(plain, **{name: np.minimum(ceil_to(np.ceil(inner * share), WHOLE), inner)})

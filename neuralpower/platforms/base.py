@@ -91,7 +91,6 @@ class Platform:
 
     @property
     def device_names(self) -> list[str]:
-        """How its devices are named."""
         return [self.torch_type] if self.family == "cpu" else [self.torch_type, f"{self.torch_type}:0"]
 
     def view(self, devices: int) -> View:

@@ -1,4 +1,4 @@
-"""Views: the terms, features and groups that describe layers of one kind on a platform.
+"""Views of a platform: which terms, features and groups of its kinds' tables describe layers there.
 
     CpuView          one CPU: counts of FLOP and bytes, and what no longer fits each cache
     KernelView       one device that runs kernels over many cores: seconds at its peaks, tiles and waves
@@ -16,16 +16,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import QUANTISED, RECURRING, Layer, peak_flops
+from neuralpower.layers.base import QUANTISED, RECURRING, Layer
 from neuralpower.layers.terms import past
+from neuralpower.layers.views import View as KindView
+from neuralpower.layers.views import peak_flops
 
-DEGREES = (1, 2, 3)  # of a polynomial in a layer's sizes
 # Share of a GPU's memory bandwidth: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
 REACHED_AT_MOST = 0.9
 
 
 class View:
-    """The base of views: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
+    """The base of views: a polynomial in the sizes, and the kind's table."""
 
     kernels: ClassVar[bool] = False  # whether layers are kernels over many cores
     pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
@@ -34,39 +35,32 @@ class View:
         """The device as the terms see it."""
         return hardware
 
+    def of(self, columns: Layer) -> KindView:
+        """The row of the kind's table that describes its layers here."""
+        return columns.views.kernels if self.kernels else columns.views.cpu
+
     def degrees(self, columns: Layer) -> tuple[int, ...]:
         """Degrees of the polynomial that are tried; (0,) for none."""
-        return DEGREES
+        return self.of(columns).degrees
 
     def group(self, columns: Layer) -> Any:
         """The name of the code that runs, by which calls of one kind are fitted apart, quantised ones too."""
-        code, quantised = self.code(columns), columns.quantised()
+        code, operands = self.of(columns).group(columns), columns.operand_types
+        quantised = operands.quantised
         if not np.any(quantised):
             return code
-        named = np.char.add(np.char.add(np.asarray(code, dtype=str), " ["), columns.format())
+        named = np.char.add(np.char.add(np.asarray(code, dtype=str), " ["), operands.format)
         return _marked(np.where(quantised, np.char.add(named, "]"), code), QUANTISED, quantised)
 
     def any_dtype(self, columns: Layer) -> bool:
         """Whether rows of all dtypes are pooled: they differ in their bytes alone."""
         return False
 
-    def code(self, columns: Layer) -> Any:
-        """The same as the kind says it."""
-        return columns.kernel_group() if self.kernels else columns.group()
-
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """Terms besides the polynomial, none below 0, with "flops"; for kernels in seconds at the peaks."""
-        terms = columns.kernel_terms(hardware) if self.kernels else columns.terms(hardware)
+        terms = self.of(columns).terms(columns, hardware)
         terms.setdefault("flops", columns.flops())
         return terms
-
-    def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """More of them, which only the device's own rows can weigh; `..._past_...` are thresholds."""
-        return {}
-
-    def alignment(self, columns: Layer) -> dict[str, Any]:
-        """How well layers fit memory and tiles, as shares from 0 to 1."""
-        return {}
 
     def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """Axes of the sampled box besides the layers' own, as base-2 logarithms."""
@@ -76,16 +70,8 @@ class View:
         self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
     ) -> dict[str, Any]:
         """Features of the residual's trees; `size` in bytes."""
-        own = self.own_features(columns, hardware)
+        own = self.of(columns).features(columns, hardware)
         return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
-
-    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Features of the kind's own for them."""
-        return columns.kernel_features(hardware) if self.kernels else columns.features()
-
-    def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Further features of the residual for power."""
-        return {}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
         """Whether the level of a device's rows depends on how warm it got, and is fitted separately."""
@@ -117,28 +103,12 @@ class KernelView(View):
         """True for all but products: such a kernel waits for its bytes."""
         return not columns.multiplies
 
-    def degrees(self, columns: Layer) -> tuple[int, ...]:
-        """As the kind has them: most shapes of networks are larger than measured ones."""
-        return columns.kernel_degrees
-
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's terms, in seconds at the peaks; all but products compute in float32."""
         terms = super().terms(columns, hardware)
         if not columns.multiplies:
             terms["flops"] = columns.flops() / hardware.peak("float32")
         return terms
-
-    def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """The kind's."""
-        return columns.own_terms(hardware)
-
-    def alignment(self, columns: Layer) -> dict[str, Any]:
-        """The kind's."""
-        return columns.alignment()
-
-    def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """The kind's."""
-        return columns.power_features(hardware)
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
         """Seconds of memory, at its full bandwidth, for the bytes that the last-level cache cannot hold.
@@ -156,7 +126,6 @@ class PooledView(View):
     pooled = "what is relative to their peaks"
 
     def hardware(self, hardware: Hardware) -> Hardware:
-        """With the peaks that the device sustains."""
         return hardware.sustained()
 
     def degrees(self, columns: Layer) -> tuple[int, ...]:
@@ -178,7 +147,7 @@ class PooledView(View):
     ) -> dict[str, Any]:
         """In seconds at the peaks, and the kind's own."""
         compute, memory = flops / peak_flops(columns, hardware), size / hardware.memory_bytes_per_s
-        own = self.own_features(columns, hardware)
+        own = self.of(columns).features(columns, hardware)
         sides = {name: axes[name] for name in columns.dimensions}
         return {**sides, "flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
 
@@ -196,16 +165,15 @@ class PooledKernelView(PooledView):
         """True for all but products: such a kernel waits for its bytes."""
         return not columns.multiplies
 
-    def code(self, columns: Layer) -> Any:
-        """The kernel, by what holds on all devices."""
-        return columns.pooled_group()
+    def of(self, columns: Layer) -> KindView:
+        return columns.views.pooled
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """In seconds at the device's peaks; no FLOP of a pass, which waits for its bytes."""
         terms = super().terms(columns, hardware)
         if not columns.multiplies:
             del terms["flops"]  # what they would say of it, they say of other devices' peaks
-        return terms | columns.pooled_terms(hardware)
+        return terms
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
         """Seconds of memory for the weights, and for other bytes beyond the last-level cache."""

@@ -16,6 +16,7 @@ import numpy as np
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Step
@@ -67,7 +68,7 @@ class Beside:
         cached = [
             (one.count * (_moved(one, 2_000) - _moved(one, 1_000)) / 1_000, one.window)
             for one in decodes
-            if SEEN in one.example.field_names()
+            if SEEN in field_names(type(one.example))
         ]
         speed, cores = float(spec.get("memory_bytes_per_s") or 0), float(spec.get("cores") or 1)
         return cls(tuple(heads), tuple(cached), speed, cores, str(spec.chip or "").startswith(PACKING))
@@ -133,7 +134,7 @@ def with_beside(prediction: Prediction, work: Trace, predictor: Predictor, step:
 
 def _decodes(layer: Any) -> bool:
     """Whether each request of a kernel has one new token."""
-    return all(getattr(layer, name) == 1 for name in NEW if name in layer.field_names())
+    return all(getattr(layer, name) == 1 for name in NEW if name in field_names(type(layer)))
 
 
 def _longer(prediction: Prediction, more_s: float, calls: int) -> Prediction:

@@ -15,6 +15,7 @@ import numpy as np
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BARE, ROOFLINE, ROOFLINE_FACTOR, Estimates, by_origin, in_words
 from neuralpower.learn.network_estimates import Answer, ask
+from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.prediction import Prediction, Training
@@ -146,7 +147,7 @@ def rows_of(answer: Answer, whole: Whole) -> list[Row]:
 
 def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     """Shares of the layers' time by how they are known."""
-    times = by_origin(predictor.origins(answer.estimates), answer.device_s)
+    times = by_origin(origins(predictor, answer.estimates), answer.device_s)
     times[BARE] += sum(answer.unknown_s)
     total = sum(times.values()) or 1.0
     return {name: taken / total for name, taken in times.items() if taken}

@@ -246,7 +246,7 @@ def beside_baselines(
     request: Request, prediction: Prediction, timing: Timed, predictor: Predictor, **more: Any
 ) -> Evaluation:
     """The evaluation with the times of the two simplest predictors; `more`: its other fields."""
-    roof = predictor.roofline(request.dtype)
+    roof = predictor.own.roofline(request.dtype)
     roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
     flops_only_s = prediction.flops / roof.flops_only_per_s
     return Evaluation(request, prediction, timing, roofline_s, flops_only_s, **more)

@@ -148,7 +148,7 @@ class Prediction(Shown):
 
         1 where no layer takes any time.
         """
-        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
+        return min(max(0.0, 1 - _share_by(self, *UNTRAINED)), 1.0)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -159,17 +159,12 @@ class Prediction(Shown):
     @property
     def borrowed(self) -> float:
         """Share of the layers' time by regressors that were trained on other calls."""
-        return self._share_by(BORROWED)
+        return _share_by(self, BORROWED)
 
     @property
     def trained_here(self) -> float | None:
         """Share of the layers' time that was trained on this device; None where that is not known."""
         return sum(self.origins.get(name, 0.0) for name in HERE) if self.origins else None
-
-    def _share_by(self, *bases: str) -> float:
-        """Share of the layers' time that is known in these ways."""
-        total = sum(row.share for row in self.rows)
-        return sum(row.share for row in self.rows if row.basis in bases) / (total or 1.0)
 
     @property
     def power_share_trained(self) -> float | None:
@@ -182,7 +177,7 @@ class Prediction(Shown):
     @property
     def extrapolated(self) -> float:
         """Share of the layers' time outside what was sampled."""
-        return self._share_by(EXTRAPOLATED)
+        return _share_by(self, EXTRAPOLATED)
 
     @property
     def host_bound(self) -> bool | None:
@@ -194,7 +189,7 @@ class Prediction(Shown):
     @property
     def basis(self) -> str:
         """The least well known that makes up 5 % of the layers' time."""
-        return next((basis for basis in reversed(BASES) if self._share_by(basis) >= 0.05), IN_RANGE)
+        return next((basis for basis in reversed(BASES) if _share_by(self, basis) >= 0.05), IN_RANGE)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -220,30 +215,12 @@ class Prediction(Shown):
         return self.assumptions
 
     @property
-    def _bubble_s(self) -> float:
-        return 0.0 if self.parallel is None else self.parallel.bubble_s
-
-    @property
-    def _rows_s(self) -> float:
-        return sum(row.runtime_s for row in self.rows)
-
-    @property
-    def _waiting_w(self) -> Interval | None:
-        """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
-        waits_s = self.runtime_s.value - self._rows_s
-        joules = [row.energy_j for row in self.rows if row.runtime_s]
-        if self.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
-            return None
-        left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
-        return Interval(*(3 * (left_j / waits_s,)))
-
-    @property
     def launch_row(self) -> Row | None:
         """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
         None where it does not wait, or the host's part is not known apart.
         """
-        rows_s = self._rows_s + self._bubble_s
+        rows_s = _rows_s(self) + _bubble_s(self)
         waits_s = self.runtime_s.value - rows_s
         if waits_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
@@ -259,37 +236,34 @@ class Prediction(Shown):
             bound=HOST,
             basis=HOST,
             share=waits_s / self.runtime_s.value,
-            power_w=self._waiting_w,
+            power_w=_waiting_w(self),
         )
 
     @property
     def with_launches(self) -> tuple[Row, ...]:
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
-        return (*self.rows, *self._launches())
+        return (*self.rows, *_launches(self))
 
     @property
     def bubble_row(self) -> Row | None:
         """What the slowest pipeline stage waits for others; None where it does not."""
-        bubble_s = self._bubble_s
+        bubble_s = _bubble_s(self)
         if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
         share = bubble_s / self.runtime_s.value
         low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
-        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, self._waiting_w)
-
-    def _launches(self) -> list[Row]:
-        return [row for row in (self.bubble_row, self.launch_row) if row is not None]
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, _waiting_w(self))
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
         rows = merged(self.rows, lambda row: ("", row.kind))
-        rows = [*within(rows, self.runtime_s), *self._launches()]
+        rows = [*within(rows, self.runtime_s), *_launches(self)]
         return sorted(rows, key=lambda row: -row.runtime_s)
 
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
         rows = merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
-        return [*within(rows, self.runtime_s), *self._launches()]
+        return [*within(rows, self.runtime_s), *_launches(self)]
 
     def tree(self, depth: int = 3) -> Tree:
         """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
@@ -410,3 +384,31 @@ def check_coverage(prediction: Prediction, least: float | None, option: str) -> 
         lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
         raise CoverageError(f"{text}; lower {option}, or collect these kinds")
+
+
+def _launches(prediction: Prediction) -> list[Row]:
+    return [row for row in (prediction.bubble_row, prediction.launch_row) if row is not None]
+
+
+def _bubble_s(prediction: Prediction) -> float:
+    return 0.0 if prediction.parallel is None else prediction.parallel.bubble_s
+
+
+def _rows_s(prediction: Prediction) -> float:
+    return sum(row.runtime_s for row in prediction.rows)
+
+
+def _waiting_w(prediction: Prediction) -> Interval | None:
+    """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
+    waits_s = prediction.runtime_s.value - _rows_s(prediction)
+    joules = [row.energy_j for row in prediction.rows if row.runtime_s]
+    if prediction.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
+        return None
+    left_j = max(prediction.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
+    return Interval(*(3 * (left_j / waits_s,)))
+
+
+def _share_by(prediction: Prediction, *bases: str) -> float:
+    """Share of the layers' time that is known in these ways."""
+    total = sum(row.share for row in prediction.rows)
+    return sum(row.share for row in prediction.rows if row.basis in bases) / (total or 1.0)

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers import Layer
+from neuralpower.layers.rows import to_row
 from neuralpower.trace.records import LayerCall, ModuleCall, Trace
 from neuralpower.trace.undisturbed import undisturbed
 
@@ -73,7 +74,7 @@ def layer_flops(layer: Layer, convention: str) -> int:
 
 def _fvcore(layer: Layer) -> int:
     """Multiply-adds as by fvcore.nn.FlopCountAnalysis (fvcore/nn/jit_handles.py and flop_count.py)."""
-    fields = layer.to_row()
+    fields = to_row(layer)
     if layer.kind == "norm":
         elements = int(fields["rows"] * fields["width"] * fields["spatial"])
         return elements * (2 if fields["function"] == "batch" else 5)

@@ -114,11 +114,11 @@ class NetworkProfile:
 
     def by_kind(self) -> list[Row]:
         """One row per kind (and phase), the slowest first."""
-        return self._ranked(merged(self.rows, lambda row: (row.kind, row.phase)))
+        return _ranked(merged(self.rows, lambda row: (row.kind, row.phase)))
 
     def by_operator(self) -> list[Row]:
         """One row per operator (and phase), the slowest first."""
-        return self._ranked(merged(self.rows, lambda row: (row.operator or row.kind, row.phase)))
+        return _ranked(merged(self.rows, lambda row: (row.operator or row.kind, row.phase)))
 
     def by_module(self, depth: int | None = None) -> list[ModuleRow]:
         """One row per module down to `depth` names, with all that runs inside; "" is the model itself."""
@@ -140,10 +140,6 @@ class NetworkProfile:
         """Overhead of instrumentation per run (s)."""
         row = next((row for row in self.rows if row.path == OVERHEAD), None)
         return None if row is None or row.runtime_s is None else -row.runtime_s
-
-    @staticmethod
-    def _ranked(rows: list[Row]) -> list[Row]:
-        return sorted(rows, key=lambda row: (not row.explains, -(row.runtime_s or 0), -(row.flops or 0)))
 
     # ---- check ----
 
@@ -202,7 +198,7 @@ class NetworkProfile:
 
         `marked` with styles for `cli.output.say`.
         """
-        header, cells = self._cells(sort, top, by, depth, with_bar)
+        header, cells = _cells(self, sort, top, by, depth, with_bar)
         about, *totals = self.headline().splitlines()
         head = [
             *warning_lines(self.warnings),
@@ -210,7 +206,7 @@ class NetworkProfile:
             *(styled(line, "bold") for line in totals[:1]),
             *totals[1:],
         ]
-        return as_asked([*head, "", grid(header, cells, left=2), *map(visible, self._foot())], marked)
+        return as_asked([*head, "", grid(header, cells, left=2), *map(visible, _foot(self))], marked)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -228,10 +224,10 @@ class NetworkProfile:
     def to_markdown(
         self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
     ) -> str:
-        header, cells = self._cells(sort, top, by, depth)
+        header, cells = _cells(self, sort, top, by, depth)
         lines = markdown.table(header, cells, [i > 1 for i in range(len(header))])
         head = "  \n".join(map(markdown.inline, self.headline().splitlines()))
-        return "\n".join([head, "", *lines, "", *map(markdown.inline, self._foot())])
+        return "\n".join([head, "", *lines, "", *map(markdown.inline, _foot(self))])
 
     def headline(self) -> str:
         t = self.total
@@ -246,7 +242,7 @@ class NetworkProfile:
         batch, *sample = self.input_shape or ("-",)
         sizes = f"batch {batch}" + (f" of {'x'.join(map(str, sample))}" if sample else "")
         about = f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}"
-        work = f"{self._quantity(t.flops)} ({self.convention}), {many(t.parameters, 'parameters')}"
+        work = f"{_quantity(self, t.flops)} ({self.convention}), {many(t.parameters, 'parameters')}"
         return f"{about}\nlatency {taken}{power}\n{work}{memory}, coverage {share(self.coverage)}"
 
     def __str__(self) -> str:
@@ -263,13 +259,18 @@ class NetworkProfile:
         peak = binary(t.peak_memory_bytes)
         figures: tuple[Figure, ...] = (
             Figure("time", _time(t.runtime_s)),
-            Figure("work", self._quantity(t.flops)),
+            Figure("work", _quantity(self, t.flops)),
         )
         lines = [
             Line(
                 row.kind,
                 None if row.share is None else min(max(row.share, 0.0), 1.0),
-                (str(row.count), quantity(row.runtime_s, "s"), percent(row.share), self._quantity(row.flops)),
+                (
+                    str(row.count),
+                    quantity(row.runtime_s, "s"),
+                    percent(row.share),
+                    _quantity(self, row.flops),
+                ),
             )
             for row in self.by_kind()
             if not _idle(row)
@@ -282,74 +283,6 @@ class NetworkProfile:
     def __getstate__(self) -> dict[str, Any]:
         """The state for a pickle: all but the function that counts again, which needs the network."""
         return {**vars(self), "recount": None}
-
-    def _foot(self) -> list[str]:
-        shares = ["" if u.share is None else f", {u.share:.1%}" for u in self.unmodelled]
-        listed = zip(self.unmodelled, shares, strict=True)
-        foot = [f"unmodelled: {u.operator} x{u.count}{share} ({u.reason})" for u, share in listed]
-        foot += [f"Note: no power: {self.power_reason}"] if self.power_reason else []
-        return foot + [f"Note: {note}" for note in self.notes]
-
-    def _quantity(self, flops: int | None) -> str:
-        return quantity(None if flops is None else flops / UNITS[self.flop_unit], self.unit)
-
-    def _cells(
-        self,
-        sort: str,
-        top: int | None,
-        by: str,
-        depth: int | None,
-        shown: Callable[[float], str] = percent,
-    ) -> tuple[list[str], list[list[str]]]:
-        if sort not in SORTS:
-            raise unknown("order", sort, SORTS)
-        if sort == "runtime_s" and self.runs is None:
-            sort = "flops"
-        rows = [row for row in self.view(by, depth) if not _idle(row)]
-        if by != "module" or sort != "order":
-            rows.sort(key=lambda row: _place(row, sort))
-        if by == "module":
-            header = ["module", "type", "calls", "total", "self", "share", self.unit, "parameters", "memory"]
-            modules = [row for row in rows if isinstance(row, ModuleRow)]
-            cells = [self._module_cells(row, sort == "order", shown) for row in modules]
-        else:
-            header = [by, "kind" if by == "layer" else "phase", "calls", "time", "share", self.unit]
-            header += ["bytes", "parameters", "memory", "bound"]
-            cells = [self._row_cells(row, by, shown) for row in rows if isinstance(row, Row)]
-        end = len(rows) - sum(row.path in ENDS for row in rows)
-        if top and end > top:
-            hidden = rows[top:end]
-            rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
-            if by != "module":  # modules contain each other
-                left = sums(hidden, "runtime_s", "share")
-                rest += [quantity(left["runtime_s"], "s"), _share(left["share"], shown)]
-            cells[top:end] = [[*rest, *[""] * (len(header) - len(rest))]]
-        if by != "module":
-            t = self.total
-            times = [quantity(t.runtime_s, "s"), _share(None if t.runtime_s is None else 1.0, shown)]
-            work = [self._quantity(t.flops), _bytes(_moved(t)), quantity(t.parameters, "").strip()]
-            cells.append(["total", "", "", *times, *work, _size(t.peak_memory_bytes), ""])
-        return header, cells
-
-    def _row_cells(self, row: Row, by: str, shown: Callable[[float], str]) -> list[str]:
-        name = {"layer": row.path or "(model)", "kind": row.kind, "operator": row.operator or row.kind}[by]
-        second = row.phase
-        if by == "layer":
-            second = row.kind if row.phase in ("forward", "", row.kind) else f"{row.kind} {row.phase}"
-        times = [quantity(row.runtime_s, "s"), _share(row.share, shown)]
-        sizes = [_count(row.parameters), _size(row.activation_bytes), row.bound or ""]
-        if not row.explains:
-            return [row.path, "", "", *times, "", "", *sizes]
-        return [name, second, str(row.count), *times, self._quantity(row.flops), _bytes(_moved(row)), *sizes]
-
-    def _module_cells(self, row: ModuleRow, indented: bool, shown: Callable[[float], str]) -> list[str]:
-        apart = row.path.startswith("(")
-        name = row.path or "(model)"
-        if indented and row.path and not apart:
-            name = "  " * row.depth + row.path.rpartition(".")[2]
-        count, work = ("", "") if apart else (str(row.count), self._quantity(row.flops))
-        times = [quantity(row.runtime_s, "s"), quantity(row.self_s, "s"), _share(row.share, shown)]
-        return [name, row.type, count, *times, work, _count(row.parameters), _size(row.activation_bytes)]
 
     def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view as mappings, in SI units; the work is under `flops` or `macs`."""
@@ -462,3 +395,92 @@ def written(text: str, path: str | Path | None) -> str:
         with writing(path, "file"), aside(Path(path)) as new:
             new.write_text(text, encoding="utf-8")
     return text
+
+
+def _ranked(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (not row.explains, -(row.runtime_s or 0), -(row.flops or 0)))
+
+
+def _foot(profile: NetworkProfile) -> list[str]:
+    shares = ["" if u.share is None else f", {u.share:.1%}" for u in profile.unmodelled]
+    listed = zip(profile.unmodelled, shares, strict=True)
+    foot = [f"unmodelled: {u.operator} x{u.count}{share} ({u.reason})" for u, share in listed]
+    foot += [f"Note: no power: {profile.power_reason}"] if profile.power_reason else []
+    return foot + [f"Note: {note}" for note in profile.notes]
+
+
+def _quantity(profile: NetworkProfile, flops: int | None) -> str:
+    return quantity(None if flops is None else flops / UNITS[profile.flop_unit], profile.unit)
+
+
+def _cells(
+    profile: NetworkProfile,
+    sort: str,
+    top: int | None,
+    by: str,
+    depth: int | None,
+    shown: Callable[[float], str] = percent,
+) -> tuple[list[str], list[list[str]]]:
+    if sort not in SORTS:
+        raise unknown("order", sort, SORTS)
+    if sort == "runtime_s" and profile.runs is None:
+        sort = "flops"
+    rows = [row for row in profile.view(by, depth) if not _idle(row)]
+    if by != "module" or sort != "order":
+        rows.sort(key=lambda row: _place(row, sort))
+    if by == "module":
+        header = [
+            "module",
+            "type",
+            "calls",
+            "total",
+            "self",
+            "share",
+            profile.unit,
+            "parameters",
+            "memory",
+        ]
+        modules = [row for row in rows if isinstance(row, ModuleRow)]
+        cells = [_module_cells(profile, row, sort == "order", shown) for row in modules]
+    else:
+        header = [by, "kind" if by == "layer" else "phase", "calls", "time", "share", profile.unit]
+        header += ["bytes", "parameters", "memory", "bound"]
+        cells = [_row_cells(profile, row, by, shown) for row in rows if isinstance(row, Row)]
+    end = len(rows) - sum(row.path in ENDS for row in rows)
+    if top and end > top:
+        hidden = rows[top:end]
+        rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
+        if by != "module":  # modules contain each other
+            left = sums(hidden, "runtime_s", "share")
+            rest += [quantity(left["runtime_s"], "s"), _share(left["share"], shown)]
+        cells[top:end] = [[*rest, *[""] * (len(header) - len(rest))]]
+    if by != "module":
+        t = profile.total
+        times = [quantity(t.runtime_s, "s"), _share(None if t.runtime_s is None else 1.0, shown)]
+        work = [_quantity(profile, t.flops), _bytes(_moved(t)), quantity(t.parameters, "").strip()]
+        cells.append(["total", "", "", *times, *work, _size(t.peak_memory_bytes), ""])
+    return header, cells
+
+
+def _row_cells(profile: NetworkProfile, row: Row, by: str, shown: Callable[[float], str]) -> list[str]:
+    name = {"layer": row.path or "(model)", "kind": row.kind, "operator": row.operator or row.kind}[by]
+    second = row.phase
+    if by == "layer":
+        second = row.kind if row.phase in ("forward", "", row.kind) else f"{row.kind} {row.phase}"
+    times = [quantity(row.runtime_s, "s"), _share(row.share, shown)]
+    sizes = [_count(row.parameters), _size(row.activation_bytes), row.bound or ""]
+    if not row.explains:
+        return [row.path, "", "", *times, "", "", *sizes]
+    return [name, second, str(row.count), *times, _quantity(profile, row.flops), _bytes(_moved(row)), *sizes]
+
+
+def _module_cells(
+    profile: NetworkProfile, row: ModuleRow, indented: bool, shown: Callable[[float], str]
+) -> list[str]:
+    apart = row.path.startswith("(")
+    name = row.path or "(model)"
+    if indented and row.path and not apart:
+        name = "  " * row.depth + row.path.rpartition(".")[2]
+    count, work = ("", "") if apart else (str(row.count), _quantity(profile, row.flops))
+    times = [quantity(row.runtime_s, "s"), quantity(row.self_s, "s"), _share(row.share, shown)]
+    return [name, row.type, count, *times, work, _count(row.parameters), _size(row.activation_bytes)]

@@ -6,6 +6,7 @@ Calls of the trace and of the runs are joined by path and operator, never by pos
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from torch import nn
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import BY_OPERATOR, Layer
+from neuralpower.layers.rows import to_row
+from neuralpower.layers.training import backward_of
 from neuralpower.profiling.conventions import PRODUCTS, layer_flops, product_flops
 from neuralpower.profiling.rows import OVERHEAD, REMAINDER, VIEW, WEIGHTS, Row, grouped, summed
 from neuralpower.profiling.steps import Runs
@@ -111,7 +114,7 @@ class Builder:
             elementwise_flops=int(layer.flops()) - products,
             **_traffic([layer]),
             dtype=layer.dtype,
-            config={k: v for k, v in layer.to_row().items() if k not in ("dtype", "phase")},
+            config={k: v for k, v in to_row(layer).items() if k not in ("dtype", "phase")},
         )
 
     def _forward_rows(self, times: dict[Key, dict[str, Any]]) -> list[Row]:
@@ -141,7 +144,8 @@ class Builder:
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
         instead = {one.at: [own.layer for own in one.calls] for one in self.trace.own_backward}
         asking = [c for c in calls if isinstance(c, LayerCall) and (c.gradient or c.at in instead)]
-        parts = [part for call in asking for part in instead.get(call.at, call.layer.backward_of(call.asked))]
+        made = (instead.get(call.at, backward_of(call.layer, call.asked)) for call in asking)
+        parts = list(itertools.chain.from_iterable(made))
         row = replace(forward, phase="backward", inputs=forward.outputs, outputs=forward.inputs)
         if not layers:
             return replace(row, **UNKNOWN, bytes_read=None, bytes_written=None)

@@ -130,7 +130,7 @@ def _roof(p: Prediction, predictor: Predictor | None) -> tuple[str, float, float
         return "data sheet", hardware.peak(p.dtype), hardware.memory_bytes_per_s
     if not predictor.rooflines:
         return None
-    fitted = predictor.roofline(p.dtype)
+    fitted = predictor.own.roofline(p.dtype)
     return FITTED, fitted.flops_per_s, fitted.bytes_per_s
 
 

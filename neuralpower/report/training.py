@@ -177,7 +177,7 @@ def skipped_lines(trained: Trained, pooled: bool = True) -> Iterator[str]:
     """A line per group with too few rows; those `pooled` with others of their kind come last."""
     last = []
     for key, rows in trained.skipped.items():
-        near, exact = trained.predictor.regressor_of(key)
+        near, exact = trained.predictor.own.lookup.of(key)
         if near and exact and near[1] == key[1]:
             last.append(f"{key_name(key)}: {counted(rows, 'row')}; trained together, as {near[3]}")
         else:

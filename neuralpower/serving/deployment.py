@@ -13,7 +13,7 @@ from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.layers.collective import Collective
+from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.watts import idle_power
 from neuralpower.networks.inputs import InputRequest
@@ -393,7 +393,7 @@ def with_link(predictor: Predictor, bytes_per_s: float) -> Predictor:
     if hardware is None:
         raise InputError(f"{predictor.device} has no sheet with its links; add --device-spec FILE")
     exchange = Collective(dtype="bfloat16", phase="forward", function="all_reduce", elements=LARGE, ranks=2)
-    reached = float(exchange.on_links() / predictor.estimate([exchange]).runtime_s[0])
+    reached = float(on_links(exchange) / predictor.estimate([exchange]).runtime_s[0])
     name = "pcie_bytes_per_s" if hardware.link_bytes_per_s is None else "link_bytes_per_s"
     speed = hardware.peer_bytes_per_s * bytes_per_s / reached
     changes: dict[str, Any] = {name: speed}

@@ -25,6 +25,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.experts import Experts
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase, Step
 from neuralpower.networks.source import Source
@@ -280,8 +281,7 @@ class _Traced:
         """What passes whose numbers correspond have in common."""
         shared = (task for task in self.work.tasks if not by_request(task.layer))
         tasks = tuple(
-            (pattern(task.path), task.layer.kind, words_of(task.layer.to_row()), task.share)
-            for task in shared
+            (pattern(task.path), task.layer.kind, words_of(to_row(task.layer)), task.share) for task in shared
         )
         return tasks, tuple((call.operator, call.reason) for call in self.work.unmodelled)
 
@@ -353,7 +353,7 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
     grouped: dict[tuple[object, ...], SharedLayer] = {}
     kept = [[task for task in one.work.tasks if not by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
-        rows = [task.layer.to_row() for task in tasks]
+        rows = [to_row(task.layer) for task in tasks]
         numbers = {
             name: tuple(row[name] for row in rows)
             for name, value in rows[0].items()

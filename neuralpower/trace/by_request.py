@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers import Layer
+from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import Step
 from neuralpower.trace.lifetimes import CACHE
 from neuralpower.trace.records import Task, Trace
@@ -25,7 +26,7 @@ REQUESTS, NEW, SEEN = "batch", ("query_length", "length"), "key_length"  # sizes
 
 def by_request(layer: Layer) -> bool:
     """Whether a layer works request by request."""
-    names = layer.field_names()
+    names = field_names(type(layer))
     return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
 
 
@@ -39,7 +40,7 @@ class RequestLayer:
 
     def numbers(self, requests: Array, new: Array, seen: Array, *, decodes: bool) -> dict[str, Array]:
         """Its numbers [rows] for a kernel of `requests`, each with `new` tokens and keys of `seen` tokens."""
-        names = self.example.field_names()
+        names = field_names(type(self.example))
         numbers = {REQUESTS: requests}
         numbers |= {name: new for name in NEW if name in names}
         if SEEN in names:

@@ -15,6 +15,7 @@ from typing import Any
 
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number
+from neuralpower.layers.rows import field_names, to_row
 from neuralpower.networks.decoder import Pass
 from neuralpower.networks.phases import DECODE, mean_length
 from neuralpower.trace.decoder_steps import alike, between
@@ -66,7 +67,7 @@ class _Lengths:
     def apart(self, one: Layer, longer: Layer) -> bool:
         """Whether a layer is priced length by length: attention, and what grows faster than the length."""
         grows = [name for name, a, b in _sizes(one, longer) if a != b]
-        names = one.field_names()
+        names = field_names(type(one))
         if KEYS in names and (grows or self._windowed(one)):
             return True
         work = ((layer.flops(), sum(layer.bytes())) for layer in (one, longer))
@@ -74,7 +75,7 @@ class _Lengths:
 
     def _windowed(self, one: Layer) -> bool:
         """Whether attention of the step is cut off at a window, which shorter samples do not fill."""
-        return self.asked.name == DECODE and one.to_row()[KEYS] <= self.mean
+        return self.asked.name == DECODE and to_row(one)[KEYS] <= self.mean
 
     def _squared(self, a: int, b: int) -> bool:
         """Whether a size grows with the square of the length, as scores do."""
@@ -97,7 +98,7 @@ class _Lengths:
                 changes[name] = round(a * length**2 / self.mean**2)
             elif a != b:
                 changes[name] = a + (length - self.mean) * (b - a)
-        if "window" in one.field_names() and self.asked.name != DECODE and window:
+        if "window" in field_names(type(one)) and self.asked.name != DECODE and window:
             changes["window"] = window if window < length else 0
         return replace(one, **changes)
 

@@ -27,10 +27,12 @@ from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, ModelError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.attention import FLEX
+from neuralpower.layers.base import of_real
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.tensors import check_output, common_dtype
+from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
@@ -617,7 +619,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             layers: Sequence[Layer] = (layer,) if share else ()
         else:
             share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
-            layers = layer.backward_of(asked)
+            layers = backward_of(layer, asked)
         self.calls += (LayerCall(self.path, one, operator, *shapes, share, self._at) for one in layers)
         if self._within is None:
             self._follow(operator.split(".", 1)[-1], args, kwargs, output)
@@ -629,11 +631,15 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """The share of its backward pass that is needed, and the operands that need it, where known."""
         followed = self._enabled and not operator.startswith(QUANTISED)
         share = self.followed.share(layer.kind, args, kwargs) if followed else 0.0
-        operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
+        operands = (
+            layer.training.operands_of(operator, output, args, kwargs)
+            if share and layer.training.gradients(layer)
+            else {}
+        )
         if not operands:
             return share, None
         asked = self.followed.asked(operands)
-        return layer.share_of(asked), asked
+        return layer.training.share_of(layer, asked), asked
 
     def _check_types(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
         """Raise InputError where PyTorch refuses the types of a call without values; once for each sort."""
@@ -722,7 +728,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             check_output(layer, operator, output)
             dtype = common_dtype(args, kwargs, output)
             if layer.multiplies and dtype in REAL:
-                layer, dtype = layer.of_real(), REAL[dtype]
+                layer, dtype = of_real(layer), REAL[dtype]
         except Unmodelled as reason:
             return str(reason)
         return dataclasses.replace(layer, **{"dtype": dtype, **fields})

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, backward_of
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
@@ -103,7 +104,7 @@ class Task:
     def flops_and_bytes(self) -> tuple[float, float]:
         """FLOP and bytes of the task: in a backward pass those of the needed gradients."""
         layer, share = self.layer, self.share if self.asked is None else 1.0
-        parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
+        parts = backward_of(layer, self.asked) if layer.phase == BACKWARD else (layer,)
         flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
         return share * flops, share * size
 
@@ -229,7 +230,7 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
     while calls:
         if calls[-1].saves:
             break
-        kept = calls[-1].layer.keeps() if calls[-1].gradient else KEEPS_NOTHING
+        kept = calls[-1].layer.training.keeps(calls[-1].layer) if calls[-1].gradient else KEEPS_NOTHING
         if kept == KEEPS_OUTPUTS:
             break
         calls.pop()
@@ -241,7 +242,11 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
 def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
     """The calls that a gradient goes through, the last one first, some replaced by their own passes."""
     instead = {one.at: one.calls for one in own}
-    passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
+    passed = [
+        c
+        for c in reversed(calls)
+        if c.gradient and c.layer.training.differentiable(c.layer) and c.at not in instead
+    ]
     found = [(call.at, (call,)) for call in passed] + [*instead.items()]
     for _, some in sorted(found, key=lambda one: -one[0]):
         yield from some

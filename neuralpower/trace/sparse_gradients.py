@@ -22,6 +22,7 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import SPARSE
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.rows import to_row
 from neuralpower.optimizers.registry import FUSED, KNOWN
 
 PLACE_BYTES = 8  # a place is an int64
@@ -178,7 +179,7 @@ def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...
             so_far = so_far.and_also(rows)
             found.append(joined(so_far))
         elif rows is not None:
-            table = int(dense.to_row()["elements"])
+            table = int(to_row(dense)["elements"])
             found.append((Movement(dtype=dense.dtype, function="copy", elements=table), written(rows)))
         else:
             found.append((dense if so_far is None else written(so_far),))

@@ -30,7 +30,7 @@ class Prices:
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor.of_torch()
         self.on_cpu = predictor.platform.family == CPU.family
-        self.roof = self.predictor.roofline("float32")
+        self.roof = self.predictor.own.roofline("float32")
         self._known: dict[Layer, Price] = {}
 
     def learn(self, layers: Sequence[Layer]) -> None:

@@ -15,6 +15,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
 from neuralpower.layers.base import in_tf32
+from neuralpower.layers.rows import to_row
 from neuralpower.traces.calls import Replays
 from neuralpower.traces.events import OF_TF32, Recording, read_recording
 
@@ -69,5 +70,5 @@ def profiled_tables(recording: Recording) -> dict[str, pd.DataFrame]:
     for layer, some in times.items():
         said = " ; ".join([*kernels[layer]][:MOST_NAMES])
         measured = {"runtime_s": float(np.median(some)), "repeats": len(some), "source": PROFILED}
-        rows[layer.kind].append({**layer.to_row(), **measured, "kernels": said})
+        rows[layer.kind].append({**to_row(layer), **measured, "kernels": said})
     return {kind: pd.DataFrame(some) for kind, some in rows.items()}

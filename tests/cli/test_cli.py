@@ -22,6 +22,7 @@ from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import to_row
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
@@ -108,7 +109,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
     for number, kind in enumerate(LEARNT):
         layers = list(draw(KINDS[kind], 60, 0, PRESETS["quick"]))
-        table = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
+        table = pd.DataFrame([{**to_row(layer), "runtime_s": seconds(layer)} for layer in layers])
         if number % 2:
             table.to_csv(folder / f"{kind}.csv", index=False)
         else:
@@ -191,7 +192,7 @@ def test_training_ends_with_a_sentence_for_anybody(tmp_path: Path) -> None:
     kinds = ("softmax", "linear")
     for kind in kinds:
         layers = list(draw(KINDS[kind], 60, 0, PRESETS["quick"]))
-        rows = [{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers]
+        rows = [{**to_row(layer), "runtime_s": seconds(layer)} for layer in layers]
         rows[5]["runtime_s"] = -1
         pd.DataFrame(rows).to_csv(tmp_path / f"{kind}.csv", index=False)
     (tmp_path / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
@@ -221,7 +222,7 @@ def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
 
 def test_rows_that_are_left_out_are_said_with_their_lines(tmp_path: Path) -> None:
     layers = list(draw(KINDS["softmax"], 20, 0, PRESETS["quick"]))
-    table = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
+    table = pd.DataFrame([{**to_row(layer), "runtime_s": seconds(layer)} for layer in layers])
     table.loc[3, "runtime_s"] = -1
     (tmp_path / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
     table.to_csv(tmp_path / "softmax.csv", index=False)

@@ -29,6 +29,7 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.columns import fingerprint
+from neuralpower.layers.rows import defaults, field_names, from_row, to_row
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
@@ -410,7 +411,7 @@ def test_attention_that_was_collected_on_a_gpu_is_torchs(tmp_path: Path, platfor
     folder = written(tmp_path, [attention(0), attention(1)], "attention")
     write_meta(folder, {"device": "x", "hardware": {"platform": platform}})
     table = read_dataset(folder).tables["attention"]
-    assert [Attention.from_row(row).library for row in table.to_dict("records")] == [library] * 2
+    assert [from_row(Attention, row).library for row in table.to_dict("records")] == [library] * 2
     assert table["config_id"].tolist() == ["c0", "c1"]
 
 
@@ -419,7 +420,7 @@ def test_attention_in_a_table_of_ones_own_is_what_its_column_says(tmp_path: Path
     rows = [{**attention(i), "library": name} for i, name in enumerate(("", "torch"))]
     pd.DataFrame(rows).drop(columns="config_id").to_csv(tmp_path / "attention.csv", index=False)
     table = read_dataset(tmp_path).tables["attention"]
-    assert [Attention.from_row(row).library for row in table.to_dict("records")] == ["", "torch"]
+    assert [from_row(Attention, row).library for row in table.to_dict("records")] == ["", "torch"]
 
 
 def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
@@ -551,7 +552,7 @@ def needed(count: int = 5) -> pd.DataFrame:
 def test_the_columns_a_kind_needs_and_a_device_are_enough_to_train(tmp_path: Path) -> None:
     layers = list(draw(KINDS["softmax"], 20, 0, PRESETS["quick"]))
     table = pd.DataFrame(
-        [{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
+        [{**to_row(layer), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
     )
     data = read_dataset(own(tmp_path / "mine", table[["rows", "width", "runtime_s"]]))
     assert (data.name, data.device, len(data), data.sentinel_s) == ("mine", "x", 20, None)
@@ -805,7 +806,7 @@ def test_a_function_that_is_not_named_is_left_out(tmp_path: Path) -> None:
 
 def test_fields_that_no_layer_can_have_are_left_out(tmp_path: Path) -> None:
     layers = list(draw(KINDS["pool2d"], 4, 0, PRESETS["quick"]))
-    table = pd.DataFrame([{**layer.to_row(), "runtime_s": 1e-3 * (i + 1)} for i, layer in enumerate(layers)])
+    table = pd.DataFrame([{**to_row(layer), "runtime_s": 1e-3 * (i + 1)} for i, layer in enumerate(layers)])
     table.loc[1, "stride_width"] = 0
     rows = screened(tmp_path, table, "pool2d")
     assert rows.rejected == (Rejected("pool2d", 3, "the fields describe no possible layer"),)
@@ -1175,13 +1176,13 @@ def test_the_documented_fields_are_those_of_the_kinds() -> None:
     assert set(documented) == set(KINDS)
     for name, kind in KINDS.items():
         needed, others = documented[name]
-        defaults = {
+        usual = {
             field: str(value)
-            for field, value in kind.defaults().items()
+            for field, value in defaults(kind).items()
             if field not in ("dtype", "phase", "recurs")
         }
-        assert needed == [field for field in kind.field_names() if field not in kind.defaults()]
-        assert {field.strip(): value for field, value in others.items()} == defaults
+        assert needed == [field for field in field_names(kind) if field not in usual]
+        assert {field.strip(): value for field, value in others.items()} == usual
 
 
 def test_the_documented_functions_are_those_of_the_kinds() -> None:

@@ -14,6 +14,7 @@ from neuralpower.data.schema import write_meta
 from neuralpower.data.sealing import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor_json import to_json
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
@@ -25,7 +26,7 @@ def dataset(folder: Path, seed: int, rows: int = 30, device: str = "x", **meta: 
     folder.mkdir(parents=True)
     layers = list(draw(KINDS["softmax"], rows, seed))
     table = pd.DataFrame(
-        [{**layer.to_row(), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
+        [{**to_row(layer), "runtime_s": 5e-6 + sum(layer.bytes()) / 1e10} for layer in layers]
     )
     table["phase"] = ["forward", "backward"] * (rows // 2)
     names = [f"{folder.name}-{number}" for number in range(rows)]

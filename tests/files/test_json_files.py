@@ -177,10 +177,11 @@ def test_a_number_takes_as_many_bits_as_the_highest() -> None:
 def test_every_group_of_a_kind_is_one_of_its_names(kind: Any) -> None:
     draw = Draw(0)
     layers = [kind.sample(draw) for _ in range(200)]
-    layers += [kind.sample_training(draw) for _ in range(50)] if kind.training_share else []
+    made = kind.samples.get("training")
+    layers += [made(kind, draw) for _ in range(50)] if made else []
     columns = columns_of(kind, layers)
-    for group in (columns.group(), columns.kernel_group(), columns.pooled_group()):
-        assert {str(name) for name in np.ravel(group)} <= set(kind.group_names)
+    for view in (kind.views.cpu, kind.views.kernels, kind.views.pooled):
+        assert {str(name) for name in np.ravel(view.group(columns))} <= set(kind.group_names)
 
 
 # ---- objects by their attributes ----

@@ -10,6 +10,7 @@ from neuralpower.errors import DatasetError, InputError
 from neuralpower.layers import Hardware, columns_of
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import fingerprint
+from neuralpower.layers.rows import from_row, identity, to_row
 from neuralpower.platforms import platform_of
 
 GPU = Hardware(cores=4, platform="accelerator", peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
@@ -54,20 +55,22 @@ def test_terms_on_an_accelerator_hold_for_a_table_as_for_its_layers() -> None:
         dataclasses.replace(DECODE, window=16, key_itemsize=1),
     ]
     table = columns_of(Attention, layers)
-    for formula in ("kernel_terms", "kernel_features"):
-        columns = {name: np.broadcast_to(value, 5) for name, value in getattr(table, formula)(GPU).items()}
+    kernels = Attention.views.kernels
+    for formula in (kernels.terms, kernels.features):
+        columns = {name: np.broadcast_to(value, 5) for name, value in formula(table, GPU).items()}
         for i, layer in enumerate(layers):
-            single = getattr(layer, formula)(GPU)
+            single = formula(layer, GPU)
             assert single == pytest.approx({name: column[i] for name, column in columns.items()})
-            assert formula == "kernel_features" or min(single.values()) >= 0
+            assert formula is kernels.features or min(single.values()) >= 0
 
 
 def test_a_causal_kernel_walks_half_of_the_keys() -> None:
     # 128 tiles of 64 queries; the first walks 64 keys, the last 8,192: half of 8,192 and half a tile
+    terms = Attention.views.kernels.terms
     long = dataclasses.replace(SHAPE, query_length=8192, key_length=8192)
-    full = dataclasses.replace(long, causal=False).kernel_terms(GPU)["tiles_64x64"]
-    assert long.kernel_terms(GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
-    assert dataclasses.replace(long, window=64).kernel_terms(GPU)["tiles_64x64"] < 0.02 * full
+    full = terms(dataclasses.replace(long, causal=False), GPU)["tiles_64x64"]
+    assert terms(long, GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
+    assert terms(dataclasses.replace(long, window=64), GPU)["tiles_64x64"] < 0.02 * full
 
 
 def test_a_cache_of_another_type_is_code_of_its_own() -> None:
@@ -92,13 +95,13 @@ def test_neighbours_of_one_shape_share_a_fold() -> None:
 
 def test_torchs_kernels_are_code_of_their_own_under_the_old_names() -> None:
     layers = [dataclasses.replace(one, library="torch") for one in (SHAPE, DECODE)]
-    assert [str(one.group()) for one in layers] == ["prefill torch", "decode torch"]
-    assert columns_of(Attention, [SHAPE, *layers]).group().tolist() == [
+    assert [str(one.views.cpu.group(one)) for one in layers] == ["prefill torch", "decode torch"]
+    assert Attention.views.cpu.group(columns_of(Attention, [SHAPE, *layers])).tolist() == [
         "prefill",
         "prefill torch",
         "decode torch",
     ]
     assert set(Attention.alone) == {"decode torch", "prefill torch", "dropout torch"}
-    assert "library" not in SHAPE.identity()
+    assert "library" not in identity(SHAPE)
     with pytest.raises(DatasetError, match="library of attention"):
-        Attention.from_row({**SHAPE.to_row(), "library": "cudnn"})
+        from_row(Attention, {**to_row(SHAPE), "library": "cudnn"})

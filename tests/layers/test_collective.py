@@ -13,6 +13,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.collective import Collective, ring_steps, traffic
+from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor_lookup import load
 
 H100 = find_spec("h100-sxm5").hardware()
@@ -62,22 +64,25 @@ def test_formulas_serve_a_table_as_they_serve_a_layer() -> None:
         )
     ]
     table = columns_of(KINDS["collective"], layers)
-    for name in ("bound_s", "kernel_terms", "own_terms", "pooled_terms", "kernel_features"):
-        whole, alone = getattr(table, name)(H100), [getattr(layer, name)(H100) for layer in layers]
+    kernels = Collective.views.kernels
+    formulas = (kernels.terms, kernels.own_terms, Collective.views.pooled.terms, kernels.features)
+    for name in (Collective.law.bound_s, *formulas):
+        whole, alone = name(table, H100), [name(layer, H100) for layer in layers]
         for term in whole if isinstance(whole, dict) else [None]:
             rows = whole if term is None else whole[term]
             each = alone if term is None else [one[term] for one in alone]
             assert np.broadcast_to(rows, 5) == pytest.approx(np.array(each, dtype=float)), (name, term)
-    assert table.group().tolist() == [layer.group() for layer in layers]
+    assert table.views.cpu.group(table).tolist() == [layer.views.cpu.group(layer) for layer in layers]
 
 
 def test_two_nodes_take_the_network_s_time() -> None:
-    one, two = exchange(mebibytes=1024, ranks=16).bound_s(H100), exchange(mebibytes=1024, ranks=16, nodes=2)
+    two, bound_s = exchange(mebibytes=1024, ranks=16, nodes=2), Collective.law.bound_s
+    one = bound_s(exchange(mebibytes=1024, ranks=16), H100)
     slow = dataclasses.replace(H100, network_bytes_per_s=1e9)
-    assert two.bound_s(slow) > 5 * two.bound_s(H100)
-    assert two.bound_s(H100) >= one
+    assert bound_s(two, slow) > 5 * bound_s(two, H100)
+    assert bound_s(two, H100) >= one
     # each of 8 devices of a node sends its eighth: 2^30 / 8 bytes each way, at 80 % of 1 GB/s
-    assert two.bound_s(slow) == pytest.approx(2**30 / 8 / 1e9 / 0.8, rel=0.01)
+    assert bound_s(two, slow) == pytest.approx(2**30 / 8 / 1e9 / 0.8, rel=0.01)
 
 
 def test_an_engine_s_exchange_takes_the_faster_of_its_own_and_nccl() -> None:
@@ -110,7 +115,7 @@ def test_what_nobody_measured_is_assumed_from_links_and_said() -> None:
     found = predictor.estimate(layers)
     assert found.basis[:2] == ("roofline", "roofline")
     assert found.high_s[:2] / found.low_s[:2] == pytest.approx([9, 9])
-    said = [text for text in predictor.assumed(layers) if "collective" in text]
+    said = [text for text in assumed(predictor, layers) if "collective" in text]
     assert said == [
         "no data for collective all_reduce nccl network: assumed from links of 450 GB/s, and a network of "
         "50 GB/s, within a factor of 3",
@@ -121,10 +126,11 @@ def test_what_nobody_measured_is_assumed_from_links_and_said() -> None:
 def test_a_device_without_links_is_taken_for_one_on_pci_express() -> None:
     layer = exchange()
     without = dataclasses.replace(H100, link_bytes_per_s=None)
-    assert layer.bound_by(without) == "PCI Express of 63 GB/s"
+    assert layer.law.bound_by(layer, without) == "PCI Express of 63 GB/s"
     unknown = dataclasses.replace(without, pcie_bytes_per_s=None)
-    assert layer.bound_by(unknown) == "PCI Express 4.0, 31.5 GB/s, as its sheet names no link"
-    assert layer.bound_s(unknown) > layer.bound_s(without) > layer.bound_s(H100)
+    assert layer.law.bound_by(layer, unknown) == "PCI Express 4.0, 31.5 GB/s, as its sheet names no link"
+    slowest, slow, fast = (layer.law.bound_s(layer, device) for device in (unknown, without, H100))
+    assert slowest > slow > fast
 
 
 def test_a_predictor_of_a_cpu_without_collectives_says_so() -> None:
@@ -133,15 +139,15 @@ def test_a_predictor_of_a_cpu_without_collectives_says_so() -> None:
     assert predictor.estimate([layer]).basis == ("roofline",)
     assert any(
         "collective all_reduce gloo" in text and "between processes" in text
-        for text in predictor.assumed([layer])
+        for text in assumed(predictor, [layer])
     )
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(1, 1), (4, 5), (2, 0)])
 def test_ranks_and_nodes_that_contradict_each_other_are_refused(ranks: int, nodes: int) -> None:
-    row = exchange().to_row() | {"ranks": ranks, "nodes": nodes}
+    row = to_row(exchange()) | {"ranks": ranks, "nodes": nodes}
     with pytest.raises(DatasetError, match="2 ranks or more"):
-        Collective.from_row(row)
+        from_row(Collective, row)
 
 
 def test_an_operator_s_call_is_read_by_the_whole_buffer() -> None:

@@ -21,7 +21,9 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.tensors import check_output
+from neuralpower.layers.training import backward_of
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.running import META
@@ -189,7 +191,7 @@ def test_what_can_be_read_is_read_with_the_shape_that_it_returns(call: Callable[
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_that_says_its_shape_says_that_of_what_it_builds(kind: str) -> None:
-    layer = KINDS[kind].from_row(next(iter(_drawn(kind))).to_row())
+    layer = from_row(KINDS[kind], to_row(next(iter(_drawn(kind)))))
     for made in trace_call(layer.build(META)).calls:
         said = made.layer.output_shape(made.operator)
         assert said is None or torch.Size(said).numel() == torch.Size(made.outputs[0]).numel()
@@ -216,7 +218,7 @@ def _drawn(kind: str) -> Iterator[Layer]:
 def test_another_shape_than_the_operators_is_refused(
     said: tuple[int, ...], real: tuple[int, ...], agrees: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = Pool2d.from_row(next(iter(_drawn("pool2d"))).to_row())
+    layer = from_row(Pool2d, to_row(next(iter(_drawn("pool2d")))))
     monkeypatch.setattr(Pool2d, "output_shape", lambda self, operator: said)
     if agrees:
         check_output(layer, "aten.max_pool2d", torch.empty(real, device=META))
@@ -256,7 +258,7 @@ def test_a_transposed_convolution_of_volumes_reads_and_writes_what_it_does() -> 
     assert layer.parameters() == sum(p.numel() for p in model.parameters())
     assert trace_call(layer.build(META)).layers == (layer,)
     assert layer.build(CPU)().shape == model(x).shape
-    alike = Conv3d.from_row({**layer.to_row(), "transposed": False})
+    alike = from_row(Conv3d, {**to_row(layer), "transposed": False})
     assert alike.bytes() == (layer.bytes().output, 4 * (8 * 2 * 27 + 8), layer.bytes().input)
     assert alike.flops() == layer.flops()
 
@@ -327,7 +329,7 @@ def test_a_packed_sequence_is_as_much_work_as_it_has_steps(
     output, _ = model(packed())
     assert layer.bytes() == (4 * 30 * 5, 4 * weights, 4 * output.data.numel())
     assert layer.output_shape("aten.lstm") == tuple(output.data.shape)
-    assert sum(part.flops() for part in layer.backward()) == 2 * layer.flops()
+    assert sum(part.flops() for part in backward_of(layer)) == 2 * layer.flops()
     # the result [30, outputs] is a tensor of the run
     assert 4 * output.data.numel() in [
         s.bytes for s in found.storages if s.death is None and s.part == "activations"
@@ -371,7 +373,7 @@ def test_a_packed_layer_is_built_as_it_was_read(more: dict[str, int]) -> None:
         bidirectional=True,
         **more,
     )
-    assert Recurrent.from_row(layer.to_row()) == layer
+    assert from_row(Recurrent, to_row(layer)) == layer
     assert of_recurrent(trace_call(layer.build(META))) == layer
     output, _ = layer.build(CPU)()
     output = output.data if isinstance(output, PackedSequence) else output
@@ -381,9 +383,9 @@ def test_a_packed_layer_is_built_as_it_was_read(more: dict[str, int]) -> None:
 @pytest.mark.parametrize("steps", [22, 81])
 def test_packed_steps_that_cannot_be_are_refused(steps: int) -> None:
     row = {"function": "gru", "batch": 4, "steps": 20, "input_size": 5, "hidden_size": 7, "num_layers": 1}
-    Recurrent.from_row({**row, "bidirectional": False, "packed_steps": 23})
+    from_row(Recurrent, {**row, "bidirectional": False, "packed_steps": 23})
     with pytest.raises(DatasetError, match="packed steps must be enough"):
-        Recurrent.from_row({**row, "bidirectional": False, "packed_steps": steps})
+        from_row(Recurrent, {**row, "bidirectional": False, "packed_steps": steps})
 
 
 # ---- products by other names ----

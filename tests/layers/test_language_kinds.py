@@ -26,6 +26,7 @@ from neuralpower.layers.latent_attention import LatentAttention
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearAttention
 from neuralpower.layers.recurrences import convolved
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.measure.collect.plan import draw, kinds_named
 from neuralpower.measure.collect.request import PRESETS
@@ -93,7 +94,7 @@ def test_quantised_experts_read_fewer_bytes() -> None:
         quantises=True,
     )
     assert block.bytes() == (2 * 4096, 2 * EXPERT + 2 * EXPERT // 128**2 * 4, 2 * 4096)
-    assert block.quantised() and not ONE.quantised()
+    assert block.operand_types.quantised and not ONE.operand_types.quantised
     with pytest.raises(InputError, match=r"^experts with weights_dtype int4 cannot be built"):
         four.build(torch.device("cpu"))
 
@@ -105,7 +106,7 @@ def test_quantised_experts_read_fewer_bytes() -> None:
 )
 def test_a_load_that_cannot_be_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(DatasetError, match="hit experts share the pairs"):
-        Experts.from_row({**ONE.to_row(), **change})
+        from_row(Experts, {**to_row(ONE), **change})
 
 
 def test_an_equal_load_is_spread_over_all_experts() -> None:
@@ -150,7 +151,7 @@ def test_every_load_makes_a_layer(
         **load._asdict(),
         routed=experts,
     )
-    assert Experts.from_row(layer.to_row()) == layer
+    assert from_row(Experts, to_row(layer)) == layer
 
 
 def test_an_uneven_load_has_more_tiles() -> None:
@@ -158,9 +159,9 @@ def test_an_uneven_load_has_more_tiles() -> None:
     uneven = dataclasses.replace(even, fullest=1017)
     few = dataclasses.replace(even, rows=8, fullest=1)
     tile = 128 * 128 * 2 * 64 / 1e14
-    assert even.kernel_terms(GPU)["tiles_128x128"] == pytest.approx(8 * tile)
-    assert uneven.kernel_terms(GPU)["tiles_128x128"] == pytest.approx((8 + 7) * tile)
-    assert few.kernel_terms(GPU)["tiles_128x128"] == pytest.approx(8 * tile)
+    assert even.views.kernels.terms(even, GPU)["tiles_128x128"] == pytest.approx(8 * tile)
+    assert uneven.views.kernels.terms(uneven, GPU)["tiles_128x128"] == pytest.approx((8 + 7) * tile)
+    assert few.views.kernels.terms(few, GPU)["tiles_128x128"] == pytest.approx(8 * tile)
 
 
 def test_latents_are_read_once_for_all_heads() -> None:
@@ -171,7 +172,7 @@ def test_latents_are_read_once_for_all_heads() -> None:
     assert PROMPT.flops() == 2 * 128 * 4096**2 * (192 + 128)
     assert PROMPT.bytes() == (2 * 128 * 4096 * (192 + 192 + 128), 0, 2 * 128 * 4096 * 128)
     groups = [LATENT, PROMPT, dataclasses.replace(LATENT, query_length=2)]
-    assert [str(layer.group()) for layer in groups] == ["decode", "expanded", "prefill"]
+    assert [str(layer.views.cpu.group(layer)) for layer in groups] == ["decode", "expanded", "prefill"]
     with pytest.raises(InputError, match="^latent_attention with key_dtype int8 cannot be built"):
         dataclasses.replace(LATENT, key_dtype="int8").build(torch.device("cpu"))
 
@@ -188,7 +189,7 @@ def test_a_step_of_linear_attention_reads_and_writes_its_states() -> None:
     each = 2 * 64 * (3 * 128 + 2 * 128) + 2 * 64**2 // 3 + 6 * 128 * 128
     assert prompt.flops() == 256 * 32 * each
     assert prompt.bytes() == (2 * 256 * token, 0, 2 * 256 * 32 * 128 + 4 * state)
-    assert [str(layer.group()) for layer in (STEP, prompt)] == ["step", "chunks"]
+    assert [str(layer.views.cpu.group(layer)) for layer in (STEP, prompt)] == ["step", "chunks"]
 
 
 def test_a_step_of_a_scan_reads_and_writes_its_states() -> None:
@@ -205,7 +206,7 @@ def test_a_step_of_a_scan_reads_and_writes_its_states() -> None:
     first = Scan(function=MAMBA, batch=1, length=512, heads=4096, head_size=1, state_size=16, conv=0)
     assert first.flops() == 512 * 7 * 4096 * 16
     with pytest.raises(DatasetError, match="mamba has heads of size 1"):
-        Scan.from_row({**first.to_row(), "head_size": 64})
+        from_row(Scan, {**to_row(first), "head_size": 64})
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -217,12 +218,13 @@ def test_formulas_hold_for_a_table_as_for_its_layers(kind: str) -> None:
         assert layer.flops() == table.flops()[i]  # type: ignore[index]  # of a table's rows
         assert layer.bytes() == tuple(part[i] for part in size)
         assert type(layer.flops()) is int
-    for formula in ("kernel_terms", "own_terms", "kernel_features", "terms"):
-        columns = {n: np.broadcast_to(v, len(layers)) for n, v in getattr(table, formula)(GPU).items()}
+    views = table.views
+    for formula in (views.kernels.terms, views.kernels.own_terms, views.kernels.features, views.cpu.terms):
+        columns = {n: np.broadcast_to(v, len(layers)) for n, v in formula(table, GPU).items()}
         assert all(np.isfinite(column).all() for column in columns.values())
-        assert "features" in formula or all((column >= 0).all() for column in columns.values())
+        assert formula is views.kernels.features or all((column >= 0).all() for column in columns.values())
         for i, layer in enumerate(layers):
-            single = getattr(layer, formula)(GPU)
+            single = formula(layer, GPU)
             assert single == pytest.approx({name: column[i] for name, column in columns.items()})
 
 
@@ -230,7 +232,7 @@ def test_formulas_hold_for_a_table_as_for_its_layers(kind: str) -> None:
 def test_engines_kernels_are_measured_where_they_are_named(kind: str) -> None:
     assert KINDS[kind] not in kinds_named(None)
     assert kinds_named([kind]) == [KINDS[kind]]
-    assert not draw_one(kind).differentiable()
+    assert not KINDS[kind].training.differentiable(draw_one(kind))
 
 
 def draw_one(kind: str) -> Layer:

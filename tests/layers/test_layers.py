@@ -17,14 +17,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
+from neuralpower.layers.base import of_real, torch_dtype
 from neuralpower.layers.convolution import Conv2d, Conv3d, Convolution, ConvTranspose2d
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.pointwise import effort
 from neuralpower.layers.pooling import Pool2d, Pool3d, Pooling
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.rows import defaults, field_names, from_row, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
 from neuralpower.measure.collect.plan import affordable, draw
@@ -63,8 +66,8 @@ def layers_of(kind: type[Layer], count: int = 20, seed: int = 0) -> list[Layer]:
 
 @pytest.mark.parametrize("kind", CONTRACT)
 def test_a_table_with_the_contracts_columns_alone_is_enough(kind: str) -> None:
-    needed = [name for name in KINDS[kind].field_names() if name not in KINDS[kind].defaults()]
-    assert set(needed) <= set(CONTRACT[kind].split()) <= set(KINDS[kind].field_names())
+    needed = [name for name in field_names(KINDS[kind]) if name not in defaults(KINDS[kind])]
+    assert set(needed) <= set(CONTRACT[kind].split()) <= set(field_names(KINDS[kind]))
 
 
 def test_there_is_a_kind_for_every_sort_of_convolution() -> None:
@@ -74,9 +77,9 @@ def test_there_is_a_kind_for_every_sort_of_convolution() -> None:
 @every_kind
 def test_a_row_gives_its_layer_back(kind: type[Layer]) -> None:
     for layer in layers_of(kind):
-        assert kind.from_row(layer.to_row()) == layer
+        assert from_row(kind, to_row(layer)) == layer
         assert (
-            kind.from_row({name: str(value) for name, value in layer.to_row().items()}) == layer
+            from_row(kind, {name: str(value) for name, value in to_row(layer).items()}) == layer
         )  # as a csv has it
 
 
@@ -103,25 +106,25 @@ def test_a_built_layer_runs_on_the_cpu_with_finite_results(kind: type[Layer]) ->
 
 def test_products_of_a_few_rows_are_a_group_of_a_cpu_not_of_an_accelerator() -> None:
     products = [Linear(rows=rows, in_features=8, out_features=8, bias=False) for rows in (1, 2, 16, 17)]
-    assert [str(p.group()) for p in products] == ["vector", "few", "few", "matrix"]
-    assert [str(p.kernel_group()) for p in products] == ["vector", "matrix", "matrix", "matrix"]
+    assert [str(p.views.cpu.group(p)) for p in products] == ["vector", "few", "few", "matrix"]
+    assert [str(p.views.kernels.group(p)) for p in products] == ["vector", "matrix", "matrix", "matrix"]
     summed = Reduction(function="sum", elements=8, outputs=1)
-    assert summed.group() == summed.kernel_group() == "all"
+    assert summed.views.cpu.group(summed) == summed.views.kernels.group(summed) == "all"
 
 
 @every_kind
 def test_formulas_hold_for_a_table_as_for_its_layers(kind: type[Layer]) -> None:
     layers = layers_of(kind)
     table = columns_of(kind, layers)
-    flops, moved, terms = table.flops(), table.bytes(), table.terms(HARDWARE)
-    groups = np.broadcast_to(np.asarray(table.group()), (len(layers),))
+    flops, moved, terms = table.flops(), table.bytes(), table.views.cpu.terms(table, HARDWARE)
+    groups = np.broadcast_to(np.asarray(table.views.cpu.group(table)), (len(layers),))
     for i, layer in enumerate(layers):
         assert layer.flops() == np.broadcast_to(flops, len(layers))[i]
         assert tuple(layer.bytes()) == tuple(np.broadcast_to(part, len(layers))[i] for part in moved)
-        assert str(layer.group()) == groups[i]
-        for name, value in layer.terms(HARDWARE).items():
+        assert str(layer.views.cpu.group(layer)) == groups[i]
+        for name, value in layer.views.cpu.terms(layer, HARDWARE).items():
             assert value == pytest.approx(float(np.broadcast_to(terms[name], len(layers))[i]), rel=1e-12)
-        for name, value in layer.features().items():
+        for name, value in layer.views.cpu.features(layer, Hardware()).items():
             assert math.isfinite(value), name
 
 
@@ -131,7 +134,7 @@ def test_work_and_terms_are_never_negative(kind: type[Layer]) -> None:
         assert layer.flops() >= 0
         assert sum(layer.bytes()) > 0
         assert layer.parameters() >= 0
-        assert all(value >= 0 for value in layer.terms(HARDWARE).values())
+        assert all(value >= 0 for value in layer.views.cpu.terms(layer, HARDWARE).values())
 
 
 @every_kind
@@ -191,7 +194,7 @@ def test_depthwise_convolution_flops() -> None:
     layer = Conv2d(batch=1, bias=False, **channels, **Conv2d.fields_of(sizes))
     assert layer.flops() == 9_216
     assert layer.parameters() == 72
-    assert str(layer.group()) == "depthwise"
+    assert str(layer.views.cpu.group(layer)) == "depthwise"
 
 
 def test_transposed_convolution_flops() -> None:
@@ -221,7 +224,7 @@ def test_a_kind_or_an_operator_cannot_be_taken_twice() -> None:
 )
 def test_a_field_that_is_no_size_is_refused(value: object, said: str) -> None:
     with pytest.raises(DatasetError, match=said):
-        Softmax.from_row({"rows": value, "width": 4})
+        from_row(Softmax, {"rows": value, "width": 4})
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -319,7 +322,8 @@ def test_small_convolutions_are_those_that_pytorch_does_not_give_to_onednn(kind:
             x, w, bias, stride, padding, dilation, groups = layer.build(torch.device("cpu")).args
             sizes = [list(values) for values in (stride, padding, dilation)]
             backend = torch._C._select_conv_backend(x, w, bias, *sizes, False, [0] * len(stride), groups)
-            assert bool(layer.native) == (backend.name != "Mkldnn"), (layer, backend)
+            native = layer.views.cpu.features(layer, Hardware())["native"] == 1
+            assert native == (backend.name != "Mkldnn"), (layer, backend)
             found.add(backend.name)
     finally:
         torch.set_num_threads(threads)
@@ -357,8 +361,9 @@ def test_grouped_convolutions_are_in_blocks_where_onednn_has_them_so() -> None:
     told = subprocess.check_output([sys.executable, "-c", run, repr(cases)], env=env, text=True)
     ran = [line.split(",") for line in told.splitlines() if ",exec,cpu,convolution," in line]
     implementations = [next(part for part in parts if "jit" in part) for parts in ran]
-    assert [int(layer.block) for layer in layers] == [16, 8, 4, 0, 0, 16, 0, 0]
-    assert ["gemm" in name for name in implementations] == [layer.block == 0 for layer in layers]
+    blocks = [int(layer.views.cpu.features(layer, Hardware())["block"]) for layer in layers]
+    assert blocks == [16, 8, 4, 0, 0, 16, 0, 0]
+    assert ["gemm" in name for name in implementations] == [block == 0 for block in blocks]
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="PyTorch was built without MKL")
@@ -383,10 +388,9 @@ def test_small_products_are_those_that_pytorch_does_not_give_to_mkl() -> None:
     sizes = repr([(layer.batch, layer.rows, layer.inner, layer.columns) for layer in layers])
     env = {**os.environ, "MKL_VERBOSE": "1"}
     told = subprocess.check_output([sys.executable, "-c", run, sizes], env=env, text=True)
-    assert ["SGEMM" not in part for part in told.split("next")[1:]] == [
-        bool(layer.native) for layer in layers
-    ]
-    assert {bool(layer.native) for layer in layers} == {True, False}
+    native = [layer.views.cpu.features(layer, Hardware())["native"] == 1 for layer in layers]
+    assert ["SGEMM" not in part for part in told.split("next")[1:]] == native
+    assert set(native) == {True, False}
 
 
 class Scattering(nn.Module):
@@ -450,7 +454,7 @@ def test_a_scatter_is_as_large_as_what_it_writes(
     write: Callable[[Tensor], Tensor], function: str, elements: int, run: int
 ) -> None:
     *_, layer = trace(Scattering(write), (torch.zeros(10, 4),)).layers
-    row = layer.to_row()
+    row = to_row(layer)
     assert (row["function"], row["elements"], row["run"]) == (function, elements, run)
 
 
@@ -467,7 +471,7 @@ def test_what_is_built_of_a_movement_is_that_movement() -> None:
 
 def test_distinct_numbers_are_sought_among_all() -> None:
     found = trace(Scattering(torch.unique), (torch.zeros(10, 4, dtype=torch.long),)).layers
-    assert [(layer.to_row()["function"], layer.to_row()["elements"]) for layer in found] == [("unique", 40)]
+    assert [(to_row(layer)["function"], to_row(layer)["elements"]) for layer in found] == [("unique", 40)]
     call = Movement(dtype="int64", function="unique", elements=1000).build(torch.device("cpu"))
     assert 1 < len(call()) < 1000
 
@@ -532,13 +536,13 @@ def test_a_product_of_complex_numbers_is_four_of_real_ones(
     found = trace(Complex(function, dtype), (torch.zeros(2, 4, dtype=dtype),))
     products = [layer for layer in found.layers if layer.multiplies]
     assert [layer.flops() for layer in products] == [2 * 2 * 6 * 4 * 4]
-    assert {layer.torch_dtype for layer in products} == {dtype.to_real()}
+    assert {torch_dtype(layer.dtype) for layer in products} == {dtype.to_real()}
     assert found.unmodelled == ()
 
 
 def test_attention_of_complex_numbers_is_made_of_no_products_of_real_ones() -> None:
     with pytest.raises(Unmodelled, match="products of complex numbers are not modelled"):
-        layers_of(KINDS["attention"])[0].of_real()
+        of_real(layers_of(KINDS["attention"])[0])
 
 
 @pytest.mark.parametrize(
@@ -569,7 +573,7 @@ def test_normalisation_over_neighbouring_channels_is_a_pooling_along_them() -> N
     model = nn.LocalResponseNorm(5)
     found = trace(model, (torch.empty(2, 8, 4, 6),))
     (pool,) = (layer for layer in found.layers if layer.kind == "pool2d")
-    assert (pool.to_row()["in_height"], pool.to_row()["in_width"], pool.flops()) == (12, 24, 2 * 8 * 24 * 5)
+    assert (to_row(pool)["in_height"], to_row(pool)["in_width"], pool.flops()) == (12, 24, 2 * 8 * 24 * 5)
     assert found.unmodelled == ()
 
 
@@ -609,7 +613,7 @@ def test_the_mean_of_a_whole_volume_is_the_reduction_that_runs() -> None:
 def test_a_pooling_knows_its_memory_format(kind: str) -> None:
     for layer in layers_of(KINDS[kind], 40):
         assert isinstance(layer, Pooling)
-        last = type(layer)(**{**layer.to_row(), "channels_last": True})
+        last = type(layer)(**{**to_row(layer), "channels_last": True})
         map_of_one = layer.channels == 1 or layer.in_positions == 1
         assert map_of_one or trace_call(last.build(META)).layers == (last,)
 
@@ -668,11 +672,11 @@ def test_the_places_of_a_mask_are_looked_for_among_all() -> None:
 def test_complex_numbers_have_code_of_their_own() -> None:
     x = torch.empty(8, 9, dtype=torch.complex64, device=META)
     groups = [
-        trace_call(functools.partial(call, x)).layers[0].group()
+        Elementwise.views.cpu.group(trace_call(functools.partial(call, x)).layers[0])
         for call in (lambda v: v * v, torch.exp, torch.neg)
     ]
     assert groups == ["complex", "complex_transcendental", "complex"]
-    assert Elementwise(function="exp", elements=72, operands=1, broadcast=False).group() == "transcendental"
+    assert effort("exp") == "transcendental"
     drawn = [layer for layer in draw(Elementwise, 400, 3, PRESETS["quick"]) if layer.dtype == "complex64"]
     assert len(drawn) > 10
     assert all(layer.build(torch.device("cpu"))().dtype == torch.complex64 for layer in drawn[:10])

@@ -13,15 +13,16 @@ from neuralpower.data.schema import config_id
 from neuralpower.data.screening import screen
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import DatasetError, InputError
-from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers import KINDS, Bytes, Hardware, Layer, columns_of
 from neuralpower.layers.attention import Attention
-from neuralpower.layers.base import Bytes
 from neuralpower.layers.columns import as_columns, fingerprint
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN, Operand
+from neuralpower.layers.rows import from_row, identity, plain_dimensions, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.platforms import CPU, platform_named
 
@@ -106,7 +107,7 @@ def test_keys_of_another_type_move_their_own_bytes() -> None:
     assert dataclasses.replace(ATTENTION, key_dtype="int4").bytes().input == query + keys // 2
     assert dataclasses.replace(ATTENTION, key_dtype="mxfp4").bytes().input == query + keys // 2 + keys // 32
     with pytest.raises(DatasetError, match="contradict each other; .* key_itemsize is 0 where"):
-        Attention.from_row({**ATTENTION.to_row(), "key_dtype": "int4", "key_itemsize": 1})
+        from_row(Attention, {**to_row(ATTENTION), "key_dtype": "int4", "key_itemsize": 1})
     assert ATTENTION.operand_types.weights.dtype == "bfloat16"
     assert dataclasses.replace(ATTENTION, key_dtype="int8").operand_types.weights.dtype == "int8"
 
@@ -125,7 +126,7 @@ def test_operands_are_of_the_layers_type_unless_it_says_otherwise(kind: type[Lay
     for i, layer in enumerate(drawn):
         types = layer.operand_types
         assert {one.dtype for one in (types.input, types.weights, types.output)} == {layer.dtype}
-        assert not layer.quantised()
+        assert not layer.operand_types.quantised
         if layer.dtype == "float32":
             wide, short = layer.bytes(), dataclasses.replace(layer, dtype="bfloat16").bytes()
             fixed = [2 * b - a for a, b in zip(wide, short, strict=True)]  # indices and the like
@@ -147,15 +148,15 @@ def test_operands_are_of_the_layers_type_unless_it_says_otherwise(kind: type[Lay
 
 def test_formulas_hold_for_a_table_of_all_sorts_as_for_its_layers() -> None:
     table, rows = columns_of(Linear, ALL), len(ALL)
-    for formula in ("bytes", "quantised"):
-        found = getattr(table, formula)()
+    size, quantised = table.bytes(), table.operand_types.quantised
+    for i, layer in enumerate(ALL):
+        assert layer.bytes() == tuple(part[i] for part in size)  # type: ignore[index]  # of a table's rows
+        assert layer.operand_types.quantised == quantised[i]
+    kernels = Linear.views.kernels
+    for formula in (Linear.views.cpu.terms, kernels.terms, kernels.own_terms, kernels.features):
+        columns = {name: np.broadcast_to(value, rows) for name, value in formula(table, GPU).items()}
         for i, layer in enumerate(ALL):
-            single = getattr(layer, formula)()
-            assert single == (tuple(part[i] for part in found) if isinstance(found, tuple) else found[i])
-    for formula in ("terms", "kernel_terms", "own_terms", "kernel_features"):
-        columns = {name: np.broadcast_to(value, rows) for name, value in getattr(table, formula)(GPU).items()}
-        for i, layer in enumerate(ALL):
-            single = getattr(layer, formula)(GPU)
+            single = formula(layer, GPU)
             assert single == pytest.approx({name: column[i] for name, column in columns.items()})
     keys = [
         ATTENTION,
@@ -166,10 +167,11 @@ def test_formulas_hold_for_a_table_of_all_sorts_as_for_its_layers() -> None:
 
 
 def test_fewer_bytes_of_weights_are_fewer_seconds_of_memory() -> None:
-    plain, short = (layer.kernel_terms(GPU) for layer in (PLAIN, W4A16))
+    plain, short = (layer.views.kernels.terms(layer, GPU) for layer in (PLAIN, W4A16))
     assert short["flops"] == plain["flops"]
     assert short["bytes"] == pytest.approx(sum(W4A16.bytes()) / 1e12)
-    assert W4A16.own_terms(GPU)["loads_128x128"] < PLAIN.own_terms(GPU)["loads_128x128"]
+    own_short, own_plain = (Linear.views.kernels.own_terms(layer, GPU) for layer in (W4A16, PLAIN))
+    assert own_short["loads_128x128"] < own_plain["loads_128x128"]
 
 
 @pytest.mark.parametrize(
@@ -182,14 +184,14 @@ def test_fewer_bytes_of_weights_are_fewer_seconds_of_memory() -> None:
     ids=["linear", "matmul", "attention"],
 )
 def test_names_of_configurations_stay_what_they_were(layer: Layer, name: str, number: int) -> None:
-    assert config_id(layer.identity()) == name
+    assert config_id(identity(layer)) == name
     assert fingerprint(columns_of(type(layer), [layer]))[0] == number
 
 
 def test_operands_tell_configurations_apart() -> None:
-    assert len({config_id(layer.identity()) for layer in ALL}) == len(ALL)
+    assert len({config_id(identity(layer)) for layer in ALL}) == len(ALL)
     assert len(set(fingerprint(columns_of(Linear, ALL)).tolist())) == len(ALL)
-    assert set(OWN).isdisjoint(Linear.plain_dimensions())
+    assert set(OWN).isdisjoint(plain_dimensions(Linear))
 
 
 SHORT_KEYS = dataclasses.replace(ATTENTION, key_dtype="int4")
@@ -197,21 +199,22 @@ SHORT_KEYS = dataclasses.replace(ATTENTION, key_dtype="int4")
 
 @pytest.mark.parametrize("layer", [*ALL, PRODUCT, ATTENTION, SHORT_KEYS])
 def test_a_row_gives_its_layer_back(layer: Layer) -> None:
-    row = layer.to_row()
-    assert type(layer).from_row(row) == layer
-    assert type(layer).from_row({name: str(value) for name, value in row.items()}) == layer  # as a csv has it
+    row = to_row(layer)
+    assert from_row(type(layer), row) == layer
+    of_text = {name: str(value) for name, value in row.items()}
+    assert from_row(type(layer), of_text) == layer  # as a csv has it
     empty = {name: math.nan if value == "" else value for name, value in row.items()}
-    assert type(layer).from_row(empty) == layer  # as pandas reads a csv's empty cells
+    assert from_row(type(layer), empty) == layer  # as pandas reads a csv's empty cells
 
 
 def test_a_type_that_nobody_knows_is_refused_for_an_operand() -> None:
     with pytest.raises(DatasetError, match="unknown weights_dtype of linear 'int5': did you mean .*int4"):
-        Linear.from_row({**PLAIN.to_row(), "weights_dtype": "int5"})
-    assert Linear.from_row({**PLAIN.to_row(), "weights_dtype": "torch.int8"}).weights_dtype == "int8"
+        from_row(Linear, {**to_row(PLAIN), "weights_dtype": "int5"})
+    assert from_row(Linear, {**to_row(PLAIN), "weights_dtype": "torch.int8"}).weights_dtype == "int8"
 
 
 def table_of(layers: list[Layer], **columns: Any) -> pd.DataFrame:
-    rows = pd.DataFrame([layer.to_row() for layer in layers])
+    rows = pd.DataFrame([to_row(layer) for layer in layers])
     return rows.assign(runtime_s=1e-3 * (1 + np.arange(len(layers))), **columns)
 
 
@@ -219,7 +222,7 @@ def test_tables_hold_operands_or_leave_them_out() -> None:
     assert len(screen("linear", table_of(ALL))) == len(ALL)
     short = table_of([PLAIN]).drop(columns=list(OWN))
     rows = screen("linear", short)
-    assert rows.layer.quantised().tolist() == [False]
+    assert rows.layer.operand_types.quantised.tolist() == [False]
     assert numbers(rows.layer.bytes().weights) == [PLAIN.bytes().weights]
     empty = screen("linear", table_of([PLAIN, W4A16], weights_dtype=[np.nan, "torch.int4"]))
     assert numbers(vars(empty.layer)["weights_dtype"]) == ["", "int4"]
@@ -228,7 +231,7 @@ def test_tables_hold_operands_or_leave_them_out() -> None:
 
 
 def test_columns_that_a_table_lacks_hold_the_defaults() -> None:
-    given = {name: [value] * 3 for name, value in PLAIN.to_row().items() if name not in (*OWN, "recurs")}
+    given = {name: [value] * 3 for name, value in to_row(PLAIN).items() if name not in (*OWN, "recurs")}
     columns = as_columns(Linear, given)
     assert numbers(columns.weights_dtype) == ["", "", ""]
     assert numbers(columns.bytes().weights) == [PLAIN.bytes().weights] * 3
@@ -263,16 +266,16 @@ def test_attention_with_keys_of_another_type_is_not_built() -> None:
 def test_where_no_such_layers_were_trained_those_without_stand_in(kind: str, group: str) -> None:
     predictor = load("amd-epyc-2c")
     key = (kind, "float32", "forward", group)
-    assert predictor.regressor_of(key) == (key, True)
-    assert predictor.regressor_of((*key[:3], f"{group} quantised")) == (key, False)
-    assert predictor.regressor_of((*key[:3], f"{group} quantised recurring")) == (key, False)
+    assert predictor.own.lookup.of(key) == (key, True)
+    assert predictor.own.lookup.of((*key[:3], f"{group} quantised")) == (key, False)
+    assert predictor.own.lookup.of((*key[:3], f"{group} quantised recurring")) == (key, False)
 
 
 def test_a_prediction_says_what_stands_in() -> None:
     layer = dataclasses.replace(W4A16, dtype="float32")
     said = "no data for linear (float32, forward) with quantised weights"
     predictor = load("amd-epyc-2c")
-    assert any(text.startswith(said) for text in predictor.assumed([layer]))
+    assert any(text.startswith(said) for text in assumed(predictor, [layer]))
     plain, found = (predictor.estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))
     assert found.deviation[0] > 1.5 * plain.deviation[0]
     # of each weight 4.125 bits are read instead of 32; arithmetic stays
@@ -281,4 +284,4 @@ def test_a_prediction_says_what_stands_in() -> None:
 
 def test_sweeps_draw_no_such_layers() -> None:
     draw = Draw(1)
-    assert not any(kind.sample(draw).quantised() for kind in (Linear, Matmul) for _ in range(100))
+    assert not any(kind.sample(draw).operand_types.quantised for kind in (Linear, Matmul) for _ in range(100))

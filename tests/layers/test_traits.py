@@ -39,7 +39,7 @@ def test_columns_that_fill_no_tile_are_padded() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_traits_of_every_kind_are_shares(kind: str) -> None:
     columns = columns_of(KINDS[kind], [KINDS[kind].sample(Draw(seed)) for seed in range(30)])
-    traits = columns.traits()
+    traits = columns.law.traits(columns)
     for share in (*traits.compute.values(), *traits.memory.values()):
         full = np.broadcast_to(np.asarray(share, dtype=float), (30,))
         assert np.all((full >= 0) & (full <= 1))
@@ -48,7 +48,7 @@ def test_traits_of_every_kind_are_shares(kind: str) -> None:
 def test_a_convolution_is_of_one_sort_and_depthwise_ones_run_on_lanes() -> None:
     rows = [(64, 64, 1), (64, 64, 64), (64, 64, 4), (3, 64, 1)]
     layers = [conv3x3(inner, outer, batch=8, groups=groups) for inner, outer, groups in rows]
-    traits = columns_of(Conv2d, layers).traits()
+    traits = Conv2d.law.traits(columns_of(Conv2d, layers))
     names = [f"{sort} channels first" for sort in ("window", "depthwise", "grouped", "few inputs")]
     assert [[traits.compute[name][i] for name in names] for i in range(4)] == np.eye(4).tolist()
     assert np.asarray(traits.lanes).tolist() == [False, True, False, False]

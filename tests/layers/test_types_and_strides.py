@@ -13,7 +13,9 @@ from neuralpower.layers.activation import Activation
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.rows import field_names, from_row, identity, to_row
 from neuralpower.layers.softmax import Softmax
+from neuralpower.layers.training import backward_of
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace, trace_call
 
@@ -84,8 +86,9 @@ def test_each_operand_and_the_result_are_counted_in_their_own_type(
 
 def test_a_gradient_of_a_cast_moves_back_and_one_to_integers_has_none() -> None:
     cast = last_of(lambda x: x.double(), of(SINGLE))
-    assert [tuple(part.bytes()) for part in cast.backward()] == [(8 * N, 0, 4 * N)]
-    assert not last_of(lambda x: x.long(), of(SINGLE)).differentiable()
+    assert [tuple(part.bytes()) for part in backward_of(cast)] == [(8 * N, 0, 4 * N)]
+    to_integers = last_of(lambda x: x.long(), of(SINGLE))
+    assert not to_integers.training.differentiable(to_integers)
 
 
 TYPED = [
@@ -118,16 +121,16 @@ TYPED = [
 def test_a_built_call_of_several_types_or_with_jumps_is_traced_as_that_layer(layer: Layer) -> None:
     assert trace_call(layer.build(META)).layers == (layer,)
     layer.build(torch.device("cpu"))()
-    assert type(layer).from_row(layer.to_row()) == layer
+    assert from_row(type(layer), to_row(layer)) == layer
 
 
 def test_tables_count_types_as_single_layers_do() -> None:
     for kind in {layer.kind for layer in TYPED}:
         layers = [layer for layer in TYPED if layer.kind == kind]
         table = columns_of(KINDS[kind], layers)
-        for counted in ("bytes", "fitted_bytes"):
-            moved = getattr(table, counted)()
-            assert [tuple(getattr(layer, counted)()) for layer in layers] == [
+        for counted in (KINDS[kind].bytes, table.views.cpu.moved):
+            moved = counted(table)
+            assert [tuple(counted(layer)) for layer in layers] == [
                 tuple(parts)
                 for parts in zip(*(list(part + 0 * table.itemsize) for part in moved), strict=True)
             ]
@@ -141,13 +144,13 @@ def test_predictors_see_what_they_were_trained_on_where_types_are_the_usual_ones
     compared = Elementwise(function="ge", elements=N, operands=2, broadcast=False)
     added = dataclasses.replace(compared, function="add")
     for own, plain in ((cast, copy), (compared, added)):
-        assert own.terms(hardware) == plain.terms(hardware)
-        assert own.kernel_terms(hardware) == plain.kernel_terms(hardware)
+        assert own.views.cpu.terms(own, hardware) == plain.views.cpu.terms(plain, hardware)
+        assert own.views.kernels.terms(own, hardware) == plain.views.kernels.terms(plain, hardware)
         assert sum(own.bytes()) < sum(plain.bytes())
     # 8 + 4 B of a cast of int64 to float32 are twice the 4 + 2 B of the usual one
     wide = dataclasses.replace(cast, from_dtype="int64", to_dtype="float32")
     assert sum(wide.bytes()) == 2 * sum(cast.bytes())
-    assert wide.terms(hardware)["bytes"] == 2 * cast.terms(hardware)["bytes"]
+    assert wide.views.cpu.terms(wide, hardware)["bytes"] == 2 * cast.views.cpu.terms(cast, hardware)["bytes"]
 
 
 @pytest.mark.parametrize("kind", ["movement", "elementwise", "activation", "softmax"])
@@ -155,10 +158,10 @@ def test_a_configuration_without_the_new_fields_keeps_its_identity(kind: str) ->
     later = KINDS[kind].later
     needed = {"function": "add", "elements": 8, "operands": 1, "broadcast": False, "rows": 8, "width": 8}
     needed["function"] = {"movement": "cast", "activation": "relu"}.get(kind, "add")
-    row = {name: value for name, value in needed.items() if name in KINDS[kind].field_names()}
-    layer = KINDS[kind].from_row(row)
+    row = {name: value for name, value in needed.items() if name in field_names(KINDS[kind])}
+    layer = from_row(KINDS[kind], row)
     assert later
-    assert not later & set(layer.identity())
+    assert not later & set(identity(layer))
 
 
 MAP = torch.zeros(2, 8, 6, 6).to(memory_format=torch.channels_last)
@@ -189,7 +192,7 @@ def test_the_longest_stretch_that_lies_side_by_side_in_each_operand_is_noted(
 ) -> None:
     layer = last_of(function, of(SINGLE))
     assert layer.run == run
-    strided = layer.terms(Hardware(cores=4))["elements_strided"]
+    strided = layer.views.cpu.terms(layer, Hardware(cores=4))["elements_strided"]
     assert strided == (layer.elements if run else 0)
 
 
@@ -221,7 +224,7 @@ def test_a_softmax_copies_what_does_not_lie_in_order() -> None:
     turned = last_of(lambda x: torch.softmax(x.t(), -1), of(SINGLE))
     assert not plain.copied
     assert turned.copied
-    assert (plain.launches(), turned.launches()) == (1, 2)
+    assert [layer.law.launches(layer) for layer in (plain, turned)] == [1, 2]
     assert sum(turned.bytes()) == 2 * sum(plain.bytes()) == 4 * 4 * N
 
 

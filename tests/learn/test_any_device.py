@@ -31,6 +31,7 @@ from neuralpower.learn.estimates import (
 from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
+from neuralpower.learn.notes import assumed, foreign, origin
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
@@ -73,8 +74,8 @@ def test_a_device_answers_for_every_kind_in_the_dtypes_it_has(spec: DeviceSpec) 
     found = predictor.estimate(layers)
     assert np.isfinite(found.high_s).all() and set(found.basis) <= set(BASES)
     assert (found.low_s <= found.runtime_s).all() and (found.runtime_s <= found.high_s).all()
-    assert predictor.origin(found, found.runtime_s)
-    assert not any("collect-data" in text for text in predictor.assumed(layers))
+    assert origin(predictor, found, found.runtime_s)
+    assert not any("collect-data" in text for text in assumed(predictor, layers))
 
 
 @pytest.mark.parametrize(
@@ -115,9 +116,9 @@ def test_the_devices_own_rows_come_before_those_of_relatives() -> None:
     assert bounded.runtime_s[0] == own.runtime_s[0] and bounded.basis == (HELD,)  # no longer than in float32
     found = predictor.estimate([known, carried])
     assert found.runtime_s[0] == own.runtime_s[0] and found.basis[1] == "carried"
-    assert predictor.origin(found.at(np.array([0])), found.runtime_s[:1]) == TRAINED_HERE
-    assert predictor.origin(found.at(np.array([1])), found.runtime_s[1:]) == BY_PHYSICS
-    both = predictor.origin(found, found.runtime_s)
+    assert origin(predictor, found.at(np.array([0])), found.runtime_s[:1]) == TRAINED_HERE
+    assert origin(predictor, found.at(np.array([1])), found.runtime_s[1:]) == BY_PHYSICS
+    both = origin(predictor, found, found.runtime_s)
     assert TRAINED_HERE in both and BY_PHYSICS in both and "%" in both
 
 
@@ -144,7 +145,7 @@ def test_another_makers_device_has_wider_bounds_and_says_why() -> None:
     # above: below, no pass is faster than its memory
     widths = [float(np.log(each.high_s / each.runtime_s)[0]) for each in (near, found)]
     assert widths[1] > widths[0] and widths[1] > NINETY * FOREIGN
-    assert any("not from devices by AMD" in text for text in predictor.assumed([linear(4096, "bfloat16")]))
+    assert any("not from devices by AMD" in text for text in assumed(predictor, [linear(4096, "bfloat16")]))
 
 
 def test_a_processor_is_a_roofline_with_wide_bounds() -> None:
@@ -154,7 +155,7 @@ def test_a_processor_is_a_roofline_with_wide_bounds() -> None:
     seconds = sum(big.bytes()) / (REACHED_BANDWIDTH * spec.hardware().memory_bytes_per_s)
     assert found.runtime_s[0] == pytest.approx(seconds, rel=0.01)
     assert found.high_s[0] / found.runtime_s[0] == pytest.approx(ROOFLINE_FACTOR)
-    assert found.basis == (ROOFLINE,) and predictor.origin(found, found.runtime_s) == BARE
+    assert found.basis == (ROOFLINE,) and origin(predictor, found, found.runtime_s) == BARE
 
 
 def test_a_pass_of_an_unknown_kind_takes_no_less_than_its_bytes() -> None:
@@ -185,7 +186,7 @@ def test_a_predictor_of_the_device_that_cannot_be_read_is_left_out_with_a_note(
     monkeypatch.chdir(tmp_path)
     predictor = for_device(find_spec("nvidia-l4"))
     assert predictor.estimate([add(64, "bfloat16")]).basis == ("carried",)
-    assert any("skipped" in text and "nvidia-l4-cut" in text for text in predictor.foreign())
+    assert any("skipped" in text and "nvidia-l4-cut" in text for text in foreign(predictor))
 
 
 def test_a_roofline_was_trained_on_nothing() -> None:
@@ -246,7 +247,7 @@ def test_few_results_of_short_rows_keep_few_cores_busy_and_long_rows_are_shared(
     hardware = find_spec("nvidia-h200-sxm-141gb").hardware()
     kind: Any = KINDS["reduction"]
     layer = kind(function="sum", elements=elements, outputs=outputs, dtype="bfloat16")
-    seconds = layer.kernel_terms(hardware)["bytes_few_results"]
+    seconds = kind.views.kernels.terms(layer, hardware)["bytes_few_results"]
     assert hardware.cores == 132
     assert seconds == pytest.approx(2 * elements * (132 / blocks) / hardware.memory_bytes_per_s)
 

@@ -8,11 +8,12 @@ import pytest
 from benchmarks.gpu_tables import attention, experts, scans
 from neuralpower.layers import KINDS
 from neuralpower.layers.expert_load import equal_load
+from neuralpower.layers.rows import from_row
 
 
 def layers(kind: str, table: pd.DataFrame) -> list[Any]:
     """The rows as layers of the kind."""
-    return [KINDS[kind].from_row(row) for row in table.to_dict("records")]
+    return [from_row(KINDS[kind], row) for row in table.to_dict("records")]
 
 
 def test_a_step_sees_the_cache_and_its_own_key() -> None:

@@ -14,6 +14,7 @@ from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import KINDS
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.features import describe
 from neuralpower.learn.held_out import folds_of
 from neuralpower.learn.keys import unquantised
@@ -56,7 +57,7 @@ def test_rows_are_read_in_the_columns_of_a_dataset(tables: Path) -> None:
     assert list(some) == ["bfloat16", "fp8_block"]
     assert some["bfloat16"].engine == "vLLM 0.24.0"
     table = some["fp8_block"].table
-    assert set(KINDS["linear"].field_names()) - {"input_dtype", "recurs"} <= set(table)
+    assert set(field_names(KINDS["linear"])) - {"input_dtype", "recurs"} <= set(table)
     assert table.weights_rows_group.unique().tolist() == [128]
     assert table.runtime_s.between(3e-6 / 2, 1).all()
 
@@ -100,7 +101,7 @@ def test_the_learner_holds_shapes_out_whole() -> None:
     grid = [
         Linear(rows=m, in_features=k, out_features=512, bias=False) for k in range(8, 808, 8) for m in (7, 8)
     ]
-    names = Linear.field_names()
+    names = field_names(Linear)
     columns = as_columns(Linear, {name: [getattr(layer, name) for layer in grid] for name in names})
     hardware = known_hardware("nvidia-l40s")
     assert hardware is not None
@@ -127,7 +128,7 @@ def test_products_of_formats_are_trained_separately() -> None:
     awq = Linear(dtype="bfloat16", **sides, weights_dtype="uint4", weights_group=64)
     assert str(view.group(awq)) == str(view.group(four))
     table = as_columns(
-        Linear, {n: [getattr(layer, n) for layer in (plain, four)] for n in Linear.field_names()}
+        Linear, {n: [getattr(layer, n) for layer in (plain, four)] for n in field_names(Linear)}
     )
     assert np.asarray(view.group(table)).tolist() == groups[:2]
 

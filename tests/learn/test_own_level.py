@@ -15,6 +15,7 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import typed
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.any_device import before_networks, by_prior, for_device, with_the_rest
 from neuralpower.learn.features import describe
 from neuralpower.learn.network_rows import Total, Way, calls_of, read_totals, traced
@@ -87,7 +88,7 @@ def moved(**times: float) -> Predictor:
 def table(totals: list[Total]) -> pd.DataFrame:
     rows = []
     for one in totals:
-        layers = [[la.kind, la.to_row(), n] for la, n in zip(one.layers, one.counts, strict=True)]
+        layers = [[la.kind, to_row(la), n] for la, n in zip(one.layers, one.counts, strict=True)]
         rows.append(
             {"model": one.model, "batch": 1, "layers": json.dumps(layers), "runtime_s": one.runtime_s}
         )
@@ -241,7 +242,7 @@ def test_networks_are_followed_as_their_row_says_that_they_ran(layout: str, run:
     last = {getattr(layer, "channels_last") for layer in convolutions[1:]}  # noqa: B009
     assert last == ({True} if layout == "nhwc" or run == "compile" else {False})
     assert any(layer.kind == "fused" for layer in found.layers) == (run == "compile")
-    casts = [layer for layer in found.layers if layer.to_row().get("function") == "cast"]
+    casts = [layer for layer in found.layers if to_row(layer).get("function") == "cast"]
     assert bool(casts) == (run == "eager")  # Inductor's kernels take them in
 
 

@@ -17,6 +17,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import defaults, field_names, from_row, plain_dimensions, to_row
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe
 from neuralpower.learn.lasso import plain_terms
@@ -67,9 +68,9 @@ def table(kind: str, count: int, seed: int = 0) -> pd.DataFrame:
 
 def layers(kind: str, rows: pd.DataFrame) -> Layer:
     """The rows as columns of a layer."""
-    fields = KINDS[kind].defaults() | {name: rows[name].to_numpy() for name in rows}
+    fields = defaults(KINDS[kind]) | {name: rows[name].to_numpy() for name in rows}
     full = {
-        name: np.broadcast_to(np.asarray(fields[name]), (len(rows),)) for name in KINDS[kind].field_names()
+        name: np.broadcast_to(np.asarray(fields[name]), (len(rows),)) for name in field_names(KINDS[kind])
     }
     return as_columns(KINDS[kind], full)
 
@@ -121,7 +122,7 @@ def ten_lines(known: Layer, seconds: Array, asked: Layer, with_work: bool) -> Ar
     """What scikit-learn's manual suggests: a quadratic polynomial, non-negative weights, relative error."""
 
     def sizes(columns: Layer) -> Array:
-        plain = [np.asarray(getattr(columns, name), float) for name in KINDS[columns.kind].plain_dimensions()]
+        plain = [np.asarray(getattr(columns, name), float) for name in plain_dimensions(KINDS[columns.kind])]
         return np.column_stack([*plain, *(work(columns) if with_work else ())])
 
     power = PolynomialFeatures(2).fit(sizes(known))
@@ -283,7 +284,7 @@ def test_odd_times_are_trained_without_a_warning_and_every_prediction_is_a_time(
         asked = pd.concat(
             [asked, asked.replace({column: 1 << 14 for column in asked.select_dtypes("number")}).iloc[:1]]
         )
-        each = trained.predictor.estimate([KINDS[kind].from_row(row) for row in typed_rows(kind, asked)])
+        each = trained.predictor.estimate([from_row(KINDS[kind], row) for row in typed_rows(kind, asked)])
         assert (each.low_s > 0).all()
         assert (each.low_s <= each.runtime_s).all()
         assert (each.runtime_s <= each.high_s).all()
@@ -334,9 +335,9 @@ def network(
     rows = []
     for i, (name, factor) in enumerate(zip(names, factors, strict=True)):
         chosen = [
-            KINDS["linear"].from_row(row) for row in typed_rows("linear", table("linear", 10, seed + i))
+            from_row(KINDS["linear"], row) for row in typed_rows("linear", table("linear", 10, seed + i))
         ]
-        listed = json.dumps([["linear", layer.to_row(), 2] for layer in chosen])
+        listed = json.dumps([["linear", to_row(layer), 2] for layer in chosen])
         runtime_s = 2 * factor * float(known.estimate(chosen).runtime_s.sum())
         rows.append({"model": name, "batch": 1, "layers": listed, "runtime_s": runtime_s})
     return pd.DataFrame(rows)
@@ -347,7 +348,7 @@ def test_two_or_three_networks_correct_all_layers_by_one_factor() -> None:
     rows["runtime_s"] = roofline(layers("linear", rows))
     data = Dataset(Path("mine"), {"schema": 1, "device": "mine"}, {"linear": rows})
     alone = train(data, "lasso", jobs=1)
-    asked = [KINDS["linear"].from_row(row) for row in typed_rows("linear", table("linear", 9, 77))]
+    asked = [from_row(KINDS["linear"], row) for row in typed_rows("linear", table("linear", 9, 77))]
 
     def factor(*given: float) -> tuple[float, Any]:
         networks = network(("a", "b", "c")[: len(given)], given, alone.predictor)

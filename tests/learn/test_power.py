@@ -17,6 +17,7 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
@@ -71,7 +72,7 @@ def table(kind: str, stated: float = 0.02, layers: list[Layer] | None = None) ->
     noise = np.random.default_rng(len(kind))
     return pd.DataFrame(
         {
-            **layer.to_row(),
+            **to_row(layer),
             "runtime_s": runtime_s(layer) * np.exp(noise.normal(0, 0.01)),
             "power_w": power_w(layer) * np.exp(noise.normal(0, 0.02)),
             "energy_u_rel": stated,

@@ -19,10 +19,12 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
-from neuralpower.learn.predictor import NOISY, Predictor
+from neuralpower.learn.notes import NOISY, assumed, foreign, formula
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import read_predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import Trained, train
@@ -47,7 +49,7 @@ def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     for kind in kinds:
         layers = list(draw(KINDS[kind], count, 0, BOUNDED))
         tables[kind] = pd.DataFrame(
-            [{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers]
+            [{**to_row(layer), "runtime_s": seconds(layer), **columns} for layer in layers]
         )
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
@@ -72,7 +74,7 @@ def fresh(kind: str, count: int = 40) -> list[Layer]:
     return [
         layer
         for layer in draw(KINDS[kind], count, 99, BOUNDED)
-        if str(layer.group()) not in ("vector", "instance")
+        if str(layer.views.cpu.group(layer)) not in ("vector", "instance")
     ]
 
 
@@ -87,13 +89,13 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
     lasso = train(dataset(["softmax"]), learner="lasso", jobs=1).predictor
     (key,) = lasso.regressors
     assert lasso.regressors[key].trees is None
-    assert lasso.formula(key).startswith("softmax[all, float32, forward] seconds = ")
+    assert formula(lasso, key).startswith("softmax[all, float32, forward] seconds = ")
     # what the plain text says is what the predictor computes
     layer = fresh("softmax")[0]
     sizes = {"rows": layer.rows, "width": layer.width, "flops": layer.flops()}  # type: ignore[attr-defined]
-    names = {**sizes, **layer.terms(lasso.hardware)}
+    names = {**sizes, **layer.views.cpu.terms(layer, lasso.hardware)}
     total = 0.0
-    for part in lasso.formula(key).split(" = ")[1].split(" + "):
+    for part in formula(lasso, key).split(" = ")[1].split(" + "):
         weight, *factors = part.split(" ")
         value = float(weight)
         for factor in factors:
@@ -105,7 +107,7 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
     corrected = replace(
         lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5, short_s=3e-5)}
     )
-    ((share, limit),) = re.findall(r", plus (\S+) of their first (\S+) us$", corrected.formula(key))
+    ((share, limit),) = re.findall(r", plus (\S+) of their first (\S+) us$", formula(corrected, key))
     assert 2 * total + float(share) * min(2 * total, float(limit) / 1e6) == pytest.approx(
         float(corrected.estimate([layer]).runtime_s[0]), rel=2e-3
     )
@@ -168,20 +170,20 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     asked = fresh("linear", 1)
     for cpu, name in ((older, "my-cpu-2c"), (newer, "my-cpu-2c-vnni")):
         found = predictors.default_predictor(cpu)
-        assert (found.name, found.assumed(asked), found.foreign()) == (name, (), ())
+        assert (found.name, assumed(found, asked), foreign(found)) == (name, (), ())
     found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
-    (warning,) = found.foreign()
+    (warning,) = foreign(found)
     assert found.name == "my-cpu-2c-vnni"
     assert warning.startswith("this machine has other vector extensions; values are for My CPU, ")
     assert warning.endswith("Fix: neuralpower calibrate --from my-cpu-2c-vnni")
-    assert found.assumed(asked) == ()  # which ones they are helps nobody
+    assert assumed(found, asked) == ()  # which ones they are helps nobody
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
-    (warning,) = predictors.default_predictor(replace(newer, name="Another")).foreign()
+    (warning,) = foreign(predictors.default_predictor(replace(newer, name="Another")))
     assert warning.startswith("no predictor for this machine (Another, 2 cores); values are for ")
     larger = predictors.default_predictor(replace(newer, llc_bytes=2**26))
-    assert "this machine has other caches" in larger.foreign()[0]
-    (note,) = larger.assumed(asked)
+    assert "this machine has other caches" in foreign(larger)[0]
+    (note,) = assumed(larger, asked)
     assert "llc_bytes 33554432 there, 67108864 here" in note
 
 
@@ -252,7 +254,7 @@ def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
     table = copies.tables["movement"].assign(dtype="int64")
     fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), "lasso", jobs=1).predictor
     fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
-    sums = KINDS["elementwise"].from_row(fields)
+    sums = from_row(KINDS["elementwise"], fields)
     (runtime_s,) = fitted.estimate([sums]).runtime_s
     assert 1e-7 < runtime_s < 1e-3  # 98 kB, at 10 GB/s about 10 us
 
@@ -372,11 +374,13 @@ def test_groups_of_too_few_rows_each_are_trained_together() -> None:
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in both.skipped.items()] == [("group", 6), ("instance", 6)]
     asked = [
-        layer for layer in draw(KINDS["norm"], 60, 99, BOUNDED) if str(layer.group()) in ("group", "instance")
+        layer
+        for layer in draw(KINDS["norm"], 60, 99, BOUNDED)
+        if str(layer.views.cpu.group(layer)) in ("group", "instance")
     ]
     found = both.predictor.estimate(asked)
     assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
-    assert both.predictor.assumed(asked) == ()  # nothing stands in for anything
+    assert assumed(both.predictor, asked) == ()  # nothing stands in for anything
     assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
 
 
@@ -394,7 +398,7 @@ def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_trained_with_oth
 
 
 def test_the_rooflines_peaks_are_found(predictor: Predictor) -> None:
-    roof = predictor.roofline("float32")
+    roof = predictor.own.roofline("float32")
     assert roof.flops_per_s == pytest.approx(2e11, rel=0.5)
     assert roof.bytes_per_s == pytest.approx(1e10, rel=0.5)
 
@@ -422,7 +426,7 @@ def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_r
     other = replace(predictor, regressors=fitted, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
     layers = [
-        KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
+        from_row(KINDS["recurrent"], {"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
     ]
     short, long = other.estimate(layers).runtime_s
     assert short < 1e-4

@@ -12,7 +12,10 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
+from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.network_rows import Total, read_totals
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, save, to_json
@@ -37,7 +40,7 @@ def network_rows(count: int, factor: dict[str, float], seed: int = 0) -> pd.Data
             index = generator.choice(len(pools[kind]), 4, replace=False)
             chosen += [(pools[kind][i], int(generator.integers(1, 10))) for i in index]
         runtime = sum(n * seconds(layer) * factor[layer.kind] for layer, n in chosen)
-        layers = json.dumps([[layer.kind, layer.to_row(), n] for layer, n in chosen])
+        layers = json.dumps([[layer.kind, to_row(layer), n] for layer, n in chosen])
         rows.append({"model": "made up", "batch": 1, "input": "{}", "layers": layers, "runtime_s": runtime})
     return pd.DataFrame(rows)
 
@@ -93,7 +96,7 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     table = network_rows(200, {"linear": 1.0, "softmax": 1.0})
 
     def left(text: str) -> float:
-        held = sum(n * KINDS[kind].from_row(row).bytes().weights for kind, row, n in json.loads(text))
+        held = sum(n * from_row(KINDS[kind], row).bytes().weights for kind, row, n in json.loads(text))
         return max(1 - held / (16 * 2**20), 0.0)
 
     share = table["layers"].map(left)
@@ -112,10 +115,10 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert np.allclose(
         predictor.estimate_network(small, np.ones(4)).runtime_s, alone * (1 + predictor.resident)
     )
-    assert predictor.predict_many([small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
+    assert predict_many(predictor, [small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
     large = [layer for layer in fresh("linear") if layer.bytes().weights > 8 * 2**20] * 3
     assert len(large) >= 3
-    assert predictor.predict_many([large]).value[0] == pytest.approx(
+    assert predict_many(predictor, [large]).value[0] == pytest.approx(
         predictor.estimate(large).runtime_s.sum()
     )
     passes = [replace(layer, phase="backward") for layer in small]
@@ -197,7 +200,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
 
     def more_s(text: str) -> float:  # half as much again, of each call's first moments
         return sum(
-            n * 0.5 * min(seconds(KINDS[kind].from_row(row)), short_s) for kind, row, n in json.loads(text)
+            n * 0.5 * min(seconds(from_row(KINDS[kind], row)), short_s) for kind, row, n in json.loads(text)
         )
 
     table["runtime_s"] += table["layers"].map(more_s)
@@ -216,7 +219,7 @@ def test_a_network_of_which_nothing_was_trained_says_nothing_of_the_others() -> 
     hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
     table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
     pools = json.dumps(
-        [["pool2d", pool.to_row(), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])]
+        [["pool2d", to_row(pool), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])]
     )
     more = pd.concat([table, table[:1].assign(layers=pools, runtime_s=1.0)], ignore_index=True)
     without, with_it = (
@@ -326,8 +329,9 @@ def test_totals_alone_make_a_predictor() -> None:
     predictor = train(Dataset(data.path, data.meta, {"network": table}), jobs=1).predictor
     assert predictor.kinds == ("linear", "softmax")
     others, _ = read_totals(network_rows(20, {"linear": 1.0, "softmax": 1.0}, seed=5))
-    found = predictor.predict_many(
-        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in others]
+    found = predict_many(
+        predictor,
+        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in others],
     )
     measured = np.array([t.runtime_s for t in others])
     assert np.median(np.abs(found.value / measured - 1)) < 0.1
@@ -346,7 +350,7 @@ def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count
     ).predictor
     totals, _ = read_totals(asked)
     calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
-    found, measured = fitted.predict_many(calls), asked["runtime_s"].to_numpy()
+    found, measured = predict_many(fitted, calls), asked["runtime_s"].to_numpy()
     assert np.mean((found.low <= measured) & (measured <= found.high)) > 0.85
     assert np.median(found.high / found.low) < 2.5
 
@@ -362,7 +366,7 @@ def test_networks_of_several_dtypes_teach_each_of_them() -> None:
         parts = [
             typed(pool[i], dtypes[i % len(dtypes)]) for i in generator.choice(len(pool), 8, replace=False)
         ]
-        layers = json.dumps([[layer.kind, layer.to_row(), 2] for layer in parts])
+        layers = json.dumps([[layer.kind, to_row(layer), 2] for layer in parts])
         row = {"model": "made up", "batch": 1, "input": "{}", "layers": layers}
         records.append({**row, "runtime_s": sum(2 * took(layer) for layer in parts)})
     data = dataset(["linear"])
@@ -373,7 +377,7 @@ def test_networks_of_several_dtypes_teach_each_of_them() -> None:
     assert fast.flops_only_per_s > 8 * slow.flops_only_per_s
     for dtype in ("float32", "bfloat16"):
         network = [typed(layer, dtype) for layer in pool]
-        found = predictor.predict_many([network]).value[0]
+        found = predict_many(predictor, [network]).value[0]
         assert found == pytest.approx(sum(map(took, network)), rel=0.15)
 
 
@@ -394,7 +398,7 @@ def test_a_network_without_its_layers_is_traced() -> None:
     (total,), rejected = read_totals(pd.DataFrame([row]))
     assert not rejected
     assert {layer.kind for layer in total.layers} >= {"conv2d", "pool2d", "activation"}
-    assert any(isinstance(layer, KINDS["conv2d"]) and layer.to_row()["batch"] == 2 for layer in total.layers)
+    assert any(isinstance(layer, KINDS["conv2d"]) and to_row(layer)["batch"] == 2 for layer in total.layers)
 
 
 def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
@@ -478,8 +482,8 @@ def test_a_network_that_contradicts_the_others_is_named_and_changes_nothing(fact
 )
 def test_no_network_is_faster_than_its_products_at_the_peak(runtime_s: float, reason: str) -> None:
     # 2 * 64 * 64 * 64 FLOP, three times, at 1e12/s: 1.6 us
-    layer = KINDS["linear"].from_row({"rows": 64, "in_features": 64, "out_features": 64, "bias": False})
-    row = {"model": "x", "batch": 1, "layers": json.dumps([["linear", layer.to_row(), 3]])}
+    layer = from_row(KINDS["linear"], {"rows": 64, "in_features": 64, "out_features": 64, "bias": False})
+    row = {"model": "x", "batch": 1, "layers": json.dumps([["linear", to_row(layer), 3]])}
     rows = pd.DataFrame([{**row, "runtime_s": seconds} for seconds in (1.7e-6, runtime_s)])
     totals, rejected = read_totals(rows, Hardware(peak_flops_per_s={"float32": 1e12}))
     assert [total.line for total in totals] == [2]
@@ -491,12 +495,12 @@ def counted(
     predictor: Predictor, networks: list[list[Layer]], calls: int = 1, **columns: object
 ) -> list[dict[str, object]]:
     """Rows of networks that take what the predictor says."""
-    totals = predictor.predict_many([calls * network for network in networks])
+    totals = predict_many(predictor, [calls * network for network in networks])
     return [
         {
             "model": "made up",
             "batch": 1,
-            "layers": json.dumps([[layer.kind, layer.to_row(), calls] for layer in network]),
+            "layers": json.dumps([[layer.kind, to_row(layer), calls] for layer in network]),
             "runtime_s": float(value),
             **columns,
         }
@@ -575,7 +579,7 @@ def test_what_kinds_take_that_were_not_trained_is_no_matter_of_the_others(
         each = fitted.estimate(layers).runtime_s
         counts = [1] * 5 + [calls]
         runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
-        given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
+        given = [[la.kind, to_row(la), n] for la, n in zip(layers, counts, strict=True)]
         rows.append({"model": f"m{i}", "batch": 1, "layers": json.dumps(given), "runtime_s": runtime_s})
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
@@ -654,10 +658,10 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
     assert np.isfinite(
         [nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]
     ).all()
-    both = fitted.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
+    both = predict_many(fitted, [[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]
     assert set(fitted.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
-    assert fitted.assumed(fresh("linear")[:5]) == ()  # the kind was trained as a whole
+    assert assumed(fitted, fresh("linear")[:5]) == ()  # the kind was trained as a whole
     save(fitted, tmp_path / "totals.json")
 
 

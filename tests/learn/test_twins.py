@@ -13,6 +13,7 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import CARRIED_BY
+from neuralpower.learn.notes import origin, origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.twins import BY_POWER, Twin, completed, rounded_alike
@@ -90,7 +91,7 @@ def test_the_answer_names_the_board() -> None:
     predictor, layer = on("h800"), product(512, 4096)
     found = predictor.estimate([layer])
     assert found.basis == ("carried",)
-    assert predictor.origin(found, found.runtime_s) == "carried from NVIDIA H100-SXM5-80GB, the same chip"
+    assert origin(predictor, found, found.runtime_s) == "carried from NVIDIA H100-SXM5-80GB, the same chip"
     own = on("h100").estimate([layer])
     assert found.low_s[0] < own.low_s[0] and own.high_s[0] < found.high_s[0]
 
@@ -104,7 +105,7 @@ def test_kinds_with_rows_of_the_device_itself_are_not_carried_from_a_twin() -> N
     decode = kind(dtype="bfloat16", query_length=1, key_length=2048, **sizes, **flags)
     found = predictor.estimate([layer, decode])
     named = "carried from NVIDIA L40S, the same chip"
-    assert predictor.origins(found).tolist() == [CARRIED_BY, named]
+    assert origins(predictor, found).tolist() == [CARRIED_BY, named]
     assert seconds(predictor, layer) == seconds(load("nvidia").on(device.hardware(), device.slug), layer)
 
 

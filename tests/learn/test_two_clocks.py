@@ -18,8 +18,10 @@ from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.layers.rows import to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, save, to_json
@@ -63,7 +65,7 @@ def measured(kind: str, dtypes: tuple[str, ...] = ("float32",), count: int = 45)
     ]
     calls = [layer_call(cuda, layer, kernel_s(layer), DISPATCH_S[kind]) for layer in layers]
     columns = rig_of(cuda).time(calls)
-    return pd.DataFrame([{**layer.to_row(), **row} for layer, row in zip(layers, columns, strict=True)])
+    return pd.DataFrame([{**to_row(layer), **row} for layer, row in zip(layers, columns, strict=True)])
 
 
 def dataset(tables: dict[str, pd.DataFrame], **hardware: object) -> Dataset:
@@ -244,17 +246,17 @@ def test_a_network_is_the_hosts_or_the_devices(predictor: Predictor, batch: int,
     busy = sum(kernel_s(layer) for layer in traced.layers)
     assert (truth > 1.3 * busy) is host_bound
     assert prediction.idle_s == pytest.approx(truth - busy, abs=0.03 * truth)
-    (many,) = predictor.predict_many([traced.layers]).value
+    (many,) = predict_many(predictor, [traced.layers]).value
     assert many == pytest.approx(prediction.runtime_s.value)
 
 
 def test_many_networks_are_each_on_their_own_clocks(predictor: Predictor) -> None:
     networks = [network(batch, blocks).layers for batch, blocks in ((1, 3), (2048, 2), (64, 7))]
-    totals = predictor.predict_many(networks)
+    totals = predict_many(predictor, networks)
     assert totals.value == pytest.approx([run(layers) for layers in networks], rel=0.03)
     assert np.all(totals.low < totals.value)
     assert np.all(totals.value < totals.high)
-    assert predictor.predict_many([()]).value == pytest.approx([0.0])
+    assert predict_many(predictor, [()]).value == pytest.approx([0.0])
 
 
 def test_products_in_tf32_are_trained_separately_and_the_rest_is_float32(predictor: Predictor) -> None:
@@ -301,7 +303,7 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
     for i, batch in enumerate((1, 8, 64)):
         layers = network(batch, blocks=4 + i).layers
         host_s = sum(DISPATCH_S[layer.kind] + 2e-5 for layer in layers)
-        parts = [[layer.kind, layer.to_row(), 1] for layer in layers]
+        parts = [[layer.kind, to_row(layer), 1] for layer in layers]
         busy = sum(kernel_s(layer) for layer in layers)
         rows.append(
             {

@@ -9,6 +9,7 @@ import pytest
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
+from neuralpower.layers.rows import defaults
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.watts import (
     ATTENTION,
@@ -32,13 +33,13 @@ LIMIT_W = 700.0
 def product(rows: int, columns: int = 8192, inner: int = 8192) -> Layer:
     kind = KINDS["linear"]
     fields = {"dtype": "bfloat16", "rows": rows, "in_features": inner, "out_features": columns}
-    return columns_of(kind, [kind(**{**kind.defaults(), **fields, "bias": False})])
+    return columns_of(kind, [kind(**{**defaults(kind), **fields, "bias": False})])
 
 
 def addition(elements: int) -> Layer:
     kind = KINDS["elementwise"]
     fields = {"dtype": "bfloat16", "function": "add", "operands": 2, "elements": elements, "broadcast": False}
-    return columns_of(kind, [kind(**{**kind.defaults(), **fields})])
+    return columns_of(kind, [kind(**{**defaults(kind), **fields})])
 
 
 def estimated(columns: Layer, seconds: float) -> Estimates:

@@ -9,6 +9,7 @@ from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn.estimates import WEIGHTS_LAW
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
@@ -80,6 +81,6 @@ def test_what_the_law_speaks_of() -> None:
 
 
 def test_a_remark_says_that_the_law_was_taken(predictor: Predictor) -> None:
-    texts = predictor.assumed([int4(ONE_ROW)])
+    texts = assumed(predictor, [int4(ONE_ROW)])
     assert any("with quantised weights: estimated as" in text for text in texts)
-    assert not any("with quantised weights" in text for text in predictor.assumed([ONE_ROW]))
+    assert not any("with quantised weights" in text for text in assumed(predictor, [ONE_ROW]))

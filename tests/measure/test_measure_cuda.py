@@ -19,6 +19,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
+from neuralpower.layers.training import backward_of
 from neuralpower.learn.rows import hardware_from
 from neuralpower.measure.calls import (
     Backward,
@@ -596,7 +597,7 @@ def test_a_copy_of_a_step_moves_parameters_of_its_own() -> None:
 @every_kind
 def test_every_kind_that_has_a_backward_pass_can_be_timed_in_it(kind: type[Layer]) -> None:
     for layer in tiny(kind):
-        trained = layer.differentiable() and layer.backward()
+        trained = layer.training.differentiable(layer) and backward_of(layer)
         if layer.phase != "forward" or not trained or layer.dtype != "float32":
             continue
         call = call_of(dataclasses.replace(layer, phase="backward"), CPU)
@@ -718,7 +719,7 @@ def test_a_real_device_outlives_calls_that_fail_or_wait() -> None:
 def test_every_kind_runs_on_a_real_device_in_every_phase(kind: type[Layer]) -> None:
     rig = open_cuda_rig(torch.device("cuda:0"), "none")
     (layer,) = tiny(kind, 1)
-    phases = ["forward", "backward"] if layer.phase == "forward" and layer.backward() else [layer.phase]
+    phases = ["forward", "backward"] if layer.phase == "forward" and backward_of(layer) else [layer.phase]
     for phase in phases:
         (row,) = rig.time([call_of(dataclasses.replace(layer, phase=phase), rig.device)])
         assert row["status"] == "ok", (phase, row)

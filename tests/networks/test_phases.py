@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from neuralpower.errors import InputError
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.caches import Again, cache_bytes, keep
@@ -278,7 +279,7 @@ def test_an_expert_gets_as_many_tokens_as_there_are_for_each() -> None:
     ends = torch.empty(64, dtype=torch.int32, device="meta")
     (layer,) = trace_call(lambda: torch._grouped_mm(rows, experts, ends)).layers
     # 64 (1 - (1 - 1/64)^130) = 55.7 experts get 130 / 56 = 2.3 tokens each
-    assert (layer.to_row()["batch"], layer.to_row()["rows"]) == (56, 2)
+    assert (to_row(layer)["batch"], to_row(layer)["rows"]) == (56, 2)
 
 
 # ---- a whole generation ----

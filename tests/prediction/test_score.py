@@ -13,6 +13,7 @@ import pytest
 
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import to_row
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.intervals import scores_of
 from neuralpower.learn.keys import whole_kind
@@ -126,7 +127,7 @@ def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
     pool, choose = [layer for some in draws for layer in some], random.Random(1)
     networks = [choose.choices(pool, k=choose.randint(1, 40)) for _ in range(30)]
     found = score(
-        [{"layers": [{"kind": layer.kind, **layer.to_row()} for layer in network]} for network in networks],
+        [{"layers": [{"kind": layer.kind, **to_row(layer)} for layer in network]} for network in networks],
         predictor,
     )
     for network, said in zip(networks, found, strict=True):

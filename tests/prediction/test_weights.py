@@ -53,7 +53,8 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
     assert found.weights.bytes == found.memory.weights_bytes
     assert plain.weights is None and plain.to_json()["weights"] is None
     assert found.passes[0] == "quantisation"
-    assert {row.basis for row in found.rows if row.layer and row.layer.quantised()} == {WEIGHTS_LAW}
+    short = [row for row in found.rows if row.layer and row.layer.operand_types.quantised]
+    assert {row.basis for row in short} == {WEIGHTS_LAW}
     assert found.basis in (WEIGHTS_LAW, "roofline")
     assert found.coverage < plain.coverage
     said = prediction_table(found, "kind", 3, 15, full=True).splitlines()

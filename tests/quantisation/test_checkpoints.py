@@ -209,7 +209,7 @@ def test_products_take_weights_as_they_lie(folder: Folder) -> None:
     assert awq["q_proj"].weights_dtype == "uint4"
     assert awq["q_proj"].weights_group == 128
     assert awq["q_proj"].dtype == "bfloat16"
-    assert not awq["lm_head"].quantised()
+    assert not awq["lm_head"].operand_types.quantised
     assert awq["q_proj"].bytes().weights == 256 * 256 // 2 + 256 * 2 * 20 // 8
     blocks = products(traced(folder({"quant_method": "fp8", "weight_block_size": [128, 128]}))[0])["q_proj"]
     assert (blocks.dtype, blocks.output_dtype, blocks.weights_dtype) == ("float8_e4m3fn", "bfloat16", "")
@@ -245,7 +245,7 @@ def test_products_take_weights_as_they_lie(folder: Folder) -> None:
 )
 def test_modules_left_out_stay_as_they_are(folder: Folder, config: dict[str, Any], stays: set[str]) -> None:
     found = products(traced(folder(config))[0])
-    assert {name for name, layer in found.items() if not layer.quantised()} == stays
+    assert {name for name, layer in found.items() if not layer.operand_types.quantised} == stays
 
 
 def test_groups_of_a_checkpoint_may_differ(folder: Folder) -> None:
@@ -305,7 +305,7 @@ def test_layers_of_mixed_precision_have_their_own(folder: Folder) -> None:
     found = products(traced(folder(config))[0])
     assert (found["up_proj"].weights_dtype, found["up_proj"].weights_group) == ("int4", 64)
     assert found["q_proj"].dtype == "float8_e4m3fn"
-    assert not found["k_proj"].quantised()
+    assert not found["k_proj"].operand_types.quantised
 
 
 @pytest.mark.parametrize(

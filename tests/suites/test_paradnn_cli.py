@@ -15,6 +15,7 @@ import pytest
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import train
@@ -47,7 +48,7 @@ def table(kind: str, phases: tuple[str, ...]) -> pd.DataFrame:
         time = seconds(kind, int(layer.flops()), int(getattr(layer, "elements", 0)))
         for phase in phases:
             rows.append(
-                {**layer.to_row(), "phase": phase, "runtime_s": time * (2 if phase == "backward" else 1)}
+                {**to_row(layer), "phase": phase, "runtime_s": time * (2 if phase == "backward" else 1)}
             )
     return pd.DataFrame(rows)
 

@@ -19,6 +19,8 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.norm import Norm
+from neuralpower.layers.rows import from_row, identity, to_row
+from neuralpower.layers.training import backward_of
 from neuralpower.learn.estimates import BORROWED, IN_RANGE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
@@ -73,14 +75,14 @@ def test_a_rate_of_zero_drops_nothing() -> None:
 
 def test_dropout_in_place_is_made_of_its_parts() -> None:
     layers = layers_of(nn.Dropout(inplace=True), training=True)
-    assert [layer.to_row()["function"] for layer in layers] == ["bernoulli", "div", "mul"]
-    assert [str(layer.group()) for layer in layers] == ["random", "transcendental", "cheap"]
+    assert [to_row(layer)["function"] for layer in layers] == ["bernoulli", "div", "mul"]
+    assert [str(layer.views.cpu.group(layer)) for layer in layers] == ["random", "transcendental", "cheap"]
 
 
 @pytest.mark.parametrize("kind", ["elementwise", "attention"])
 def test_layers_of_the_sweep_for_training_are_those_that_their_calls_make(kind: str) -> None:
     for layer in draw(KINDS[kind], 20, 0, sort=TRAINING):
-        assert layer.only_in_training()
+        assert layer.training.only(layer)
         assert trace_call(layer.build(META)).layers == (layer,)
 
 
@@ -97,8 +99,8 @@ def test_a_call_that_is_timed_drops_a_tenth() -> None:
 
 def test_a_backward_pass_draws_nothing_again() -> None:
     assert (
-        dataclasses.replace(ATTENTION, dropout=True).backward()
-        == ATTENTION.backward()
+        backward_of(dataclasses.replace(ATTENTION, dropout=True))
+        == backward_of(ATTENTION)
         == (ATTENTION, ATTENTION)
     )
 
@@ -110,7 +112,8 @@ def plan_of(phases: tuple[str, ...], preset: Preset = PRESETS["quick"]) -> Count
     kinds = kinds_named(["elementwise", "attention", "norm"], phases)
     items = make_plan(preset, kinds, ["none"], ["float32"], 0, phases=phases)
     rows = [(item["kind"], item["row"]["phase"], item["row"]) for item in items]
-    return Counter((kind, phase, KINDS[kind].from_row(row).only_in_training()) for kind, phase, row in rows)
+    layers = ((phase, from_row(KINDS[kind], row)) for kind, phase, row in rows)
+    return Counter((layer.kind, phase, layer.training.only(layer)) for phase, layer in layers)
 
 
 def test_what_only_training_has_is_measured_forward_beside_backward() -> None:
@@ -143,23 +146,23 @@ def test_on_an_accelerator_each_comes_in_one_phase() -> None:
 
 def test_a_configuration_without_dropout_keeps_its_name_and_its_number() -> None:
     # as they were named before there was a field for it
-    assert config_id(ATTENTION.identity()) == "4645b461ce07fa89"
+    assert config_id(identity(ATTENTION)) == "4645b461ce07fa89"
     assert fingerprint(columns_of(Attention, [ATTENTION]))[0] == 1255404007497476393
     dropped = dataclasses.replace(ATTENTION, dropout=True)
-    assert config_id(dropped.identity()) != "4645b461ce07fa89"
+    assert config_id(identity(dropped)) != "4645b461ce07fa89"
     assert fingerprint(columns_of(Attention, [dropped]))[0] != 1255404007497476393
 
 
 def seconds(layer: Layer) -> float:
     """The synthetic device: 10 GB/s, and 10 ns for each random number."""
-    return 5e-6 + sum(layer.bytes()) / 1e10 + 1e-8 * layer.to_row()["elements"] * layer.only_in_training()
+    return 5e-6 + sum(layer.bytes()) / 1e10 + 1e-8 * to_row(layer)["elements"] * layer.training.only(layer)
 
 
 def trained(training: bool) -> Predictor:
     layers: list[Any] = list(draw(Elementwise, 300, 0, PRESETS["quick"]))
     if training:
         layers += draw(Elementwise, 60, 0, PRESETS["quick"], sort=TRAINING)
-    table = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
+    table = pd.DataFrame([{**to_row(layer), "runtime_s": seconds(layer)} for layer in layers])
     meta = {"schema": 1, "device": "synthetic"}
     return train(Dataset(Path("synthetic"), meta, {"elementwise": table}), jobs=1, learner="lasso").predictor
 
@@ -179,14 +182,16 @@ def test_a_predictor_that_never_saw_dropout_takes_it_for_arithmetic_and_says_so(
 
 
 def test_rows_of_attention_from_before_are_read_without_dropout() -> None:
-    row = ATTENTION.to_row()
+    row = to_row(ATTENTION)
     del row["dropout"]
-    assert Attention.from_row(row) == ATTENTION
-    groups = columns_of(Attention, [ATTENTION, dataclasses.replace(ATTENTION, dropout=True)]).group()
+    assert from_row(Attention, row) == ATTENTION
+    groups = Attention.views.cpu.group(
+        columns_of(Attention, [ATTENTION, dataclasses.replace(ATTENTION, dropout=True)])
+    )
     assert np.array_equal(groups, ["prefill", "dropout"])
 
 
 def test_a_batch_norm_of_training_is_no_call_of_evaluation() -> None:
     norm = Norm(function="batch", rows=2, width=4)
-    assert norm.in_training().only_in_training()
-    assert not norm.only_in_training()
+    assert norm.training.only(norm.training.turned(norm))
+    assert not norm.training.only(norm)

@@ -11,6 +11,7 @@ import torch
 from neuralpower.layers.experts import Experts
 from neuralpower.layers.latent_attention import LatentAttention
 from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearAttention
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
@@ -113,7 +114,7 @@ def test_a_mixtures_experts_are_one_call(
             gated=True,
         )
         assert top_k <= layer.hit <= 2 * top_k and 1 <= layer.fullest <= 2
-        assert Experts.from_row(layer.to_row()) == layer
+        assert from_row(Experts, to_row(layer)) == layer
     module = next(task.path for task in step.tasks if task.layer.kind == "experts")
     assert [task.layer.kind for task in under(step, module)] == ["experts"]  # nothing else is left of them
     assert not any(task.layer.kind == "movement" for task in under(step, module.rpartition(".")[0]))

@@ -15,6 +15,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.rows import to_row
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Generating, asked_of
@@ -99,7 +100,7 @@ def test_scores_that_are_written_out_grow_with_the_square() -> None:
     model = f"transformers:Gemma2ForCausalLM?{GROUPED}&head_dim=64&sliding_window=4096"
     work = worked(Phase.prefill(lengths=[8, 24]), "eager", model)
     scores = [t for t in work.tasks if t.layer.kind == "softmax" and ".0." in t.path]
-    assert [(t.layer.to_row()["rows"], t.layer.to_row()["width"], t.share) for t in scores] == [
+    assert [(to_row(t.layer)["rows"], to_row(t.layer)["width"], t.share) for t in scores] == [
         (2 * 4 * 8, 8, 0.5),
         (2 * 4 * 24, 24, 0.5),
     ]

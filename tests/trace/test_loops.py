@@ -16,7 +16,9 @@ from neuralpower.layers.base import NEAR_BYTES, RECURRING
 from neuralpower.layers.columns import columns_of, fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
+from neuralpower.layers.rows import from_row, identity, to_row
 from neuralpower.learn.keys import recurs
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
@@ -156,8 +158,8 @@ def test_what_recurs_is_another_group_on_a_cpu_and_another_configuration() -> No
         "cheap",
         f"cheap {RECURRING}",
     ]
-    assert Elementwise.from_row(looped.to_row()) == looped
-    assert "recurs" not in layer.identity()
+    assert from_row(Elementwise, to_row(looped)) == looped
+    assert "recurs" not in identity(layer)
     one, other = fingerprint(columns_of(Elementwise, [layer, looped])).tolist()
     assert one != other
 
@@ -183,7 +185,7 @@ def test_a_view_shares_memory_and_moves_nothing() -> None:
     call = call_of(view, torch.device("cpu"))
     assert call().untyped_storage().data_ptr() == call.args[0].untyped_storage().data_ptr()
     assert sum(view.bytes()) == view.flops() == 0
-    assert not view.differentiable()
+    assert not view.training.differentiable(view)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.recurring_share])
@@ -207,8 +209,8 @@ def test_two_minutes_are_enough_for_a_fit_of_what_loops_call_most() -> None:
     kinds = [KINDS[name] for name in ("elementwise", "movement")]
     for seed in range(3):
         items = make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], seed, phases=("forward",))
-        layers = [KINDS[item["kind"]].from_row(item["row"]) for item in items]
-        groups = Counter((layer.kind, str(layer.group())) for layer in layers if layer.recurs)
+        layers = [from_row(KINDS[item["kind"]], item["row"]) for item in items]
+        groups = Counter((layer.kind, str(layer.views.cpu.group(layer))) for layer in layers if layer.recurs)
         often = [
             ("elementwise", "cheap"),
             ("elementwise", "transcendental"),
@@ -230,7 +232,7 @@ def fitted() -> Predictor:
         layers = list(draw(KINDS[kind], 60, 0, BOUNDED, RECURRING))
         times = [FASTER * seconds(layer) if sum(layer.bytes()) else VIEW_S for layer in layers]
         rows = pd.DataFrame(
-            [{**layer.to_row(), "runtime_s": s} for layer, s in zip(layers, times, strict=True)]
+            [{**to_row(layer), "runtime_s": s} for layer, s in zip(layers, times, strict=True)]
         )
         tables[kind] = pd.concat([table, rows], ignore_index=True)
     return train(replace(data, tables=tables), jobs=1).predictor
@@ -243,7 +245,7 @@ def test_what_recurs_is_trained_separately(fitted: Predictor) -> None:
     assert times == pytest.approx([FASTER * seconds(layer) for layer in looped], rel=0.05)
     view = Movement(function=ALIAS, elements=500, recurs=True)
     assert fitted.estimate([view]).runtime_s[0] == pytest.approx(VIEW_S, rel=0.05)
-    assert fitted.assumed(looped) == ()
+    assert assumed(fitted, looped) == ()
     assert from_json(to_json(fitted), "again").estimate(looped).runtime_s == pytest.approx(times, rel=1e-5)
 
 
@@ -252,13 +254,13 @@ def test_where_nothing_that_recurs_was_trained_it_is_as_any_call_and_views_are_f
     layers = fresh("softmax")[:20]
     looped = [replace(layer, recurs=True) for layer in layers]
     assert cold.estimate(looped).runtime_s == pytest.approx(cold.estimate(layers).runtime_s)
-    assert cold.assumed(looped) == cold.assumed(layers)
+    assert assumed(cold, looped) == assumed(cold, layers)
     t = stepwise(loop="scan", width=16, steps=16)
     views = [call.layer for call in t.calls if call.layer == VIEW]
     assert views
     for predictor in (cold, load("nvidia-t4"), load("nvidia-float32@nvidia-l4")):
         assert predictor.estimate(views).runtime_s.sum() == 0
-        assert predictor.assumed(views) == ()
+        assert assumed(predictor, views) == ()
         rows = compose(t, predictor, model="loop", batch_size=2).rows
         assert VIEW not in [row.layer for row in rows]
 
@@ -268,7 +270,7 @@ def test_views_are_not_trained_together_with_copies() -> None:
     copies = [Movement(function="copy", elements=64 * 3**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
     joins = [replace(copy, function="index", run=1) for copy in copies]
     data = dataset(["movement"], 40)
-    rows = [{**layer.to_row(), "runtime_s": seconds(layer) or VIEW_S} for layer in (*views, *copies, *joins)]
+    rows = [{**to_row(layer), "runtime_s": seconds(layer) or VIEW_S} for layer in (*views, *copies, *joins)]
     table = pd.concat([data.tables["movement"], pd.DataFrame(rows)], ignore_index=True)
     trained = train(replace(data, tables={"movement": table}), jobs=1)
     together = [key[3] for key in trained.predictor.regressors if recurs(key)]

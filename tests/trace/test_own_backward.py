@@ -15,6 +15,7 @@ from torch.nn.grad import conv1d_input, conv1d_weight
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from neuralpower.layers.rows import to_row
 from neuralpower.networks.running import META
 from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.profiling import profile
@@ -448,7 +449,7 @@ def test_a_fused_losss_gradients_are_made_once() -> None:
     assert product_flops(found) == 3 * 51_200 + 2 * 16_384
     (own,) = found.own_backward
     # what the loss takes backward: of_x [32, 16] and of_weight [50, 16] times a number
-    assert [(call.layer.kind, call.layer.to_row()["elements"]) for call in own.calls] == [
+    assert [(call.layer.kind, to_row(call.layer)["elements"]) for call in own.calls] == [
         ("elementwise", ROWS * WIDTH),
         ("elementwise", CLASSES * WIDTH),
     ]

@@ -15,6 +15,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.layers.rows import to_row
 from neuralpower.networks.running import META
 from neuralpower.optimizers.registry import KNOWN
 from neuralpower.platforms import CPU
@@ -98,7 +99,7 @@ def step(name: str, recipe: Recipe) -> list[tuple[str, str, int]]:
     found = [
         task.layer for task in tasks if task.step == "optimizer" and not isinstance(task.layer, Optimizer)
     ]
-    return [(layer.kind, layer.to_row()["function"], layer.to_row()["elements"]) for layer in found]
+    return [(layer.kind, to_row(layer)["function"], to_row(layer)["elements"]) for layer in found]
 
 
 @look_ups
@@ -124,7 +125,7 @@ def test_what_gets_rows_is_what_gets_them_in_pytorch(look_up: Any) -> None:
 def test_no_part_of_a_step_goes_over_the_table(name: str) -> None:
     tasks = training_tasks(traced(LOOK_UPS[name]), Recipe("momentum"), lambda kind, phase: True)
     # the rows of both steps' momentum, joined and added: 2 x 640 numbers; a table has 32,000
-    assert max(task.layer.to_row().get("elements", 0) for task in tasks) == 2 * NUMBERS
+    assert max(to_row(task.layer).get("elements", 0) for task in tasks) == 2 * NUMBERS
     assert [task.layer.kind for task in tasks if task.layer.kind == "embedding"] == [
         "embedding"
     ]  # forward alone
@@ -169,7 +170,7 @@ def test_micro_batches_join_their_rows() -> None:
     recipe = Recipe("adagrad", "loop", accumulation=3)
     assert {numbers for _, _, numbers in step("embedding", recipe)} == {3 * NUMBERS, 3 * ROWS}
     tasks = training_tasks(traced(LOOK_UPS["embedding"]), recipe, lambda kind, phase: True)
-    rows = [task.layer.to_row() for task in tasks if task.path == "" and task.layer.kind == "movement"]
+    rows = [to_row(task.layer) for task in tasks if task.path == "" and task.layer.kind == "movement"]
     joined = [row["elements"] for row in rows if row["function"] == "cat" and row["dtype"] == "float32"]
     assert joined == [2 * NUMBERS, 3 * NUMBERS]  # of the second, of the third
     copied = [row["elements"] for row in rows if row["function"] == "copy"]
@@ -205,7 +206,7 @@ def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> N
     tasks = training_tasks(
         traced(LOOK_UPS["embedding"], head=False), Recipe(optimizer, "loop"), lambda *_: True
     )
-    ours = [task.layer.to_row()["function"] for task in tasks if task.step == "optimizer"]
+    ours = [to_row(task.layer)["function"] for task in tasks if task.step == "optimizer"]
     # what has no such output is not seen: sorts and additions into dense tensors; a lookup's output is sparse
     assert [
         {"square": "pow"}.get(name, name) for name in ours if name not in ("sort", "index_add", "index")
@@ -256,7 +257,7 @@ def test_what_pytorch_refuses_backward_or_forward_is_refused() -> None:
 
 def test_max_norm_sorts_places_and_scales_rows_before_they_are_read() -> None:
     found = trace(Net(LOOK_UPS["max norm"]), (places(),))
-    renorm = [(call.layer.kind, call.layer.to_row()["elements"]) for call in found.calls[:3]]
+    renorm = [(call.layer.kind, to_row(call.layer)["elements"]) for call in found.calls[:3]]
     assert renorm == [("movement", ROWS), ("reduction", NUMBERS), ("elementwise", NUMBERS)]
     assert found.unmodelled == ()
     assert found.assumptions == ("each row that is looked up is assumed longer than max_norm, and scaled",)

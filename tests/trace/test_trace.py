@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
+from neuralpower.layers.rows import to_row
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace import tracer
@@ -344,9 +345,9 @@ def test_an_optimizer_step_is_one_layer() -> None:
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     result = trace(_Stepping(torch.optim.Adam(parameters)), ())
-    assert [
-        (layer.kind, layer.to_row()["tensors"], layer.to_row()["elements"]) for layer in result.layers
-    ] == [("optimizer", 2, 10)]
+    assert [(layer.kind, to_row(layer)["tensors"], to_row(layer)["elements"]) for layer in result.layers] == [
+        ("optimizer", 2, 10)
+    ]
 
 
 class _Stepping(nn.Module):
@@ -488,7 +489,7 @@ def test_recurrent_outputs_have_the_shapes_of_real_ones(settings: dict[str, Any]
 
 def test_a_hundred_thousand_steps_are_one_call() -> None:
     found = trace(nn.LSTM(8, 8), (torch.empty(100_000, 1, 8, device="meta"),)).layers
-    assert [layer.to_row()["steps"] for layer in found if layer.kind == "recurrent"] == [100_000]
+    assert [to_row(layer)["steps"] for layer in found if layer.kind == "recurrent"] == [100_000]
 
 
 DECOMPOSED: list[tuple[Any, float]] = [

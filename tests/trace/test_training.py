@@ -25,6 +25,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
@@ -148,7 +149,7 @@ def test_a_tensor_used_twice_gathers_two_gradients() -> None:
 
 def test_a_weight_used_twice_gathers_two_gradients() -> None:
     t = traced(lambda net, x: net.one(net.one(x)))
-    assert [call.layer.to_row()["elements"] for call in t.gradients] == [64]
+    assert [to_row(call.layer)["elements"] for call in t.gradients] == [64]
 
 
 @dataclasses.dataclass(slots=True)
@@ -356,7 +357,7 @@ def test_micro_batches_repeat_the_passes_and_add_to_the_gradients() -> None:
     tasks = training_tasks(CHAIN, Recipe(accumulation=3), known)
     assert Counter(task.step for task in tasks) == {FORWARD: 6, BACKWARD: 6 + 2 * 2, "optimizer": 1}
     added = [task.layer for task in tasks if task.layer.kind == "elementwise"]
-    assert [layer.to_row()["elements"] for layer in added] == [
+    assert [to_row(layer)["elements"] for layer in added] == [
         64
     ] * 4  # two weights, from the second micro-batch on
 
@@ -480,7 +481,7 @@ def learnt() -> Predictor:
         layers = list(draw(KINDS[kind], 90, 0, PRESETS["quick"]))
         if kind != "optimizer":
             layers += [dataclasses.replace(v, phase="backward") for v in layers if v.dtype == "float32"]
-        tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
+        tables[kind] = pd.DataFrame([{**to_row(layer), "runtime_s": seconds(layer)} for layer in layers])
     meta = {"schema": 1, "device": "synthetic", "hardware": {"peak_flops_per_s": {"float32": 4e11}}}
     return train(Dataset(Path("synthetic"), meta, tables), jobs=1, learner="lasso").predictor
 
@@ -528,7 +529,7 @@ def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
         learnt, hardware=Hardware(platform="accelerator" if accelerator else "cpu"), regressors=other
     )
     p = mlp_step(Recipe("adam", said), bare)
-    (step,) = (row.layer.to_row() for row in p.rows if row.step == "optimizer")
+    (step,) = (to_row(row.layer) for row in p.rows if row.step == "optimizer")
     assert step["implementation"] == p.to_json()["training"]["implementation"] == implementation
 
 
@@ -642,7 +643,7 @@ def test_a_cpu_measures_one_layer_in_three_backward() -> None:
     found = Counter(item["row"]["phase"] for item in items)
     forward = [item["row"] for item in items if item["row"]["phase"] == "forward"]
     small = [
-        row for row in forward if affordable(KINDS["linear"].from_row({**row, "phase": "backward"}), preset)
+        row for row in forward if affordable(from_row(KINDS["linear"], {**row, "phase": "backward"}), preset)
     ]
     assert len(small) > 0.7 * len(forward)
     assert 3 * found["backward"] == pytest.approx(len(small), rel=0.1)

@@ -16,6 +16,8 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.norm import Norm
+from neuralpower.layers.rows import to_row
+from neuralpower.layers.training import backward_of
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
@@ -160,7 +162,7 @@ def test_training_fuses_the_forward_pass_and_takes_the_gradient_of_the_kernel() 
     assert steps["forward", "fused"] and steps["backward", "fused"]
     assert work.passes[:3] == ("baseline", "fusion", "savings")
     forward = next(task.layer for task in work.tasks if task.parts[:1] == ("silu",))
-    (back,) = forward.backward()
+    (back,) = backward_of(forward)
     assert back.bytes().input == sum(forward.bytes())
     assert back.bytes().output == forward.bytes().input
 
@@ -229,11 +231,11 @@ def test_a_block_of_llama_is_eight_kernels_of_an_engine(phase: Phase) -> None:
     norm, packed, rotary, attention, _, again, gate_up, gated, _ = tasks
     for one in (norm, again):  # what comes in is added to the residual, which is written, too
         assert one.layer.bytes() == (2 * wide + 256 * 2, 0, 2 * wide)
-        assert one.layer.to_row()["row"] == 256
+        assert to_row(one.layer)["row"] == 256
     assert packed.parts == ("q_proj", "k_proj", "v_proj")
-    assert packed.layer.to_row()["out_features"] == 256 + 2 * 128
+    assert to_row(packed.layer)["out_features"] == 256 + 2 * 128
     assert gate_up.parts == ("gate_proj", "up_proj")
-    assert gate_up.layer.to_row()["out_features"] == 2 * 512
+    assert to_row(gate_up.layer)["out_features"] == 2 * 512
     assert rotary.parts[-1] == "cache"
     positions = 64 if phase.name == "prefill" else 1
     # queries, keys and values in, with cosines and sines; queries out, keys and values to the cache
@@ -294,7 +296,7 @@ def test_blocks_have_as_many_kernels_as_engines_launch(model: str, phase: Phase)
 def test_norms_of_queries_and_keys_are_one_kernel_before_the_rotation() -> None:
     tasks = block(tasks_of(NORMED, Phase.decode(context=20), "engine"), 1)
     normed = next(task for task in tasks if task.path.endswith("q_norm"))
-    assert normed.layer.to_row()["row"] == 64
+    assert to_row(normed.layer)["row"] == 64
     # 4 heads of queries and 2 of keys, with both weights
     assert normed.layer.bytes() == (2 * 6 * 64 * 2 + 2 * 64 * 2, 0, 2 * 6 * 64 * 2)
 

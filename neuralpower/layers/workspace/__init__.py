@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from neuralpower.layers.base import Args, Named
+from neuralpower.layers.training import Args, Named
 from neuralpower.layers.workspace import cudnn, onednn
 
 LIBRARIES: dict[str, ModuleType] = {"onednn": onednn, "cudnn": cudnn}

@@ -404,8 +404,8 @@ def _variant(layer: Layer, dtype: str, phase: str) -> Layer:
     """The layer in a dtype, unless it names its types, and in a phase; forward if it passes no gradient."""
     named = any(getattr(layer, name, "") for name in ("from_dtype", "to_dtype"))
     variant = layer if named else typed(layer, dtype)
-    if phase == BACKWARD and variant.differentiable():
-        variant = replace(variant.in_training(), phase=BACKWARD)
+    if phase == BACKWARD and variant.training.differentiable(variant):
+        variant = replace(variant.training.turned(variant), phase=BACKWARD)
     return variant
 
 

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,6 +17,7 @@ from neuralpower.dtypes import FLOATING, MEASURABLE, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
+from neuralpower.layers.rows import defaults, field_names, identity, to_row
 from neuralpower.measure.collect.gaps import gap_layers
 from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
 from neuralpower.measure.collect.request import PRESETS, Preset
@@ -55,7 +56,7 @@ def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,))
 
 def phases_of(kind: type[Layer], phases: Sequence[str]) -> list[str]:
     """The phases that have such layers: forward kinds run backward, too; an optimizer's phase is its own."""
-    own = kind.defaults()["phase"]
+    own = defaults(kind)["phase"]
     return [phase for phase in phases if phase == own or (own, phase) == (FORWARD, BACKWARD)]
 
 
@@ -148,11 +149,11 @@ def _all_variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) ->
     A backward pass comes with the forward pass before it, where evaluation has none like it.
     """
     for phase in phases_of(type(layer), phases):
-        trained = layer.in_training() if phase == BACKWARD else layer
+        trained = layer.training.turned(layer) if phase == BACKWARD else layer
         staged = []
-        if phase != BACKWARD or trained.differentiable():
+        if phase != BACKWARD or trained.training.differentiable(trained):
             staged.append(dataclasses.replace(trained, phase=phase))
-        if phase == BACKWARD and trained.only_in_training():
+        if phase == BACKWARD and trained.training.only(trained):
             staged.append(dataclasses.replace(trained, phase=FORWARD))
         for one in staged:
             yield from (typed(one, dtype) for dtype in dtypes) if layer.dtype == "float32" else (one,)
@@ -172,11 +173,11 @@ def _thinned(
 def _item(layer: Layer, source: str) -> dict[str, Any]:
     return {
         "kind": layer.kind,
-        "config_id": config_id(layer.identity()),
+        "config_id": config_id(identity(layer)),
         "source": source,
         "flops": int(layer.flops()),
         "bytes": int(sum(layer.bytes()) + layer.parameters() * layer.itemsize),
-        "row": layer.to_row(),
+        "row": to_row(layer),
     }
 
 
@@ -242,7 +243,7 @@ def _total(
         "dtype": dtype,
         "phase": phase,
     }
-    counts = [[layer.kind, layer.to_row(), n] for layer, n in layers.items()]
+    counts = [[layer.kind, to_row(layer), n] for layer, n in layers.items()]
     once = network.context or phase == TRAINING  # copies would not do the same again
     return {
         "kind": NETWORK,
@@ -271,12 +272,11 @@ def draw(
     `sort`: layers that only TRAINING has, or that a loop repeats (RECURRING).
     """
     source = Draw(f"{kind.kind} {seed}{sort and ' '}{sort}")
-    sample = {"": kind.sample, TRAINING: kind.sample_training, RECURRING: kind.sample_recurring}[sort]
     seen: set[Layer] = set()
     for _ in range(50 * count):
         if len(seen) == count:
             return
-        layer = sample(source)
+        layer = _sampled(kind, source, sort)
         if preset.scales and source.chance(0.5):
             layer = scaled(layer, source.choice(preset.scales))
         if layer.recurs and sum(layer.bytes()) > NEAR_BYTES:
@@ -286,9 +286,18 @@ def draw(
             yield layer
 
 
+def _sampled(kind: type[Layer], draw: Draw, sort: str) -> Layer:
+    if sort in kind.samples:
+        return cast(Layer, kind.samples[sort](kind, draw))
+    layer = kind.sample(draw)
+    if sort == TRAINING:
+        return cast(Layer, kind.training.turned(layer))
+    return dataclasses.replace(layer, recurs=True) if sort == RECURRING else layer
+
+
 def scaled(layer: Layer, factor: int) -> Layer:
     """The layer with `factor` times its batch."""
-    name = next(name for name in BATCHES if name in layer.field_names())
+    name = next(name for name in BATCHES if name in field_names(type(layer)))
     changes: dict[str, Any] = {name: factor * getattr(layer, name)}
     return dataclasses.replace(layer, **changes)
 

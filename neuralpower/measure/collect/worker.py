@@ -32,6 +32,7 @@ from neuralpower.files.json_files import json_text, nullable
 from neuralpower.files.terminal import Visible, quiet
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
+from neuralpower.layers.rows import from_row
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
@@ -81,7 +82,7 @@ def _prepared(item: dict[str, Any], device: torch.device) -> tuple[Callable[[], 
     """The builder of the call, of a layer or a whole network, and how much work it is."""
     row = item["row"]
     if item["kind"] != NETWORK:
-        layer = KINDS[item["kind"]].from_row(row)
+        layer = from_row(KINDS[item["kind"]], row)
         return lambda: call_of(layer, device), {"flops": int(layer.flops()), "bytes": int(sum(layer.bytes()))}
     given = json.loads(row["input"])
     request = InputRequest(row["batch"], given.get("seq_len"), None, torch_dtype(row["dtype"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from neuralpower.learn.notes import foreign
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.prediction import COVERED, TRAINED, percent
 
@@ -23,7 +24,7 @@ def doubts(
         what: the word for the networks.
     """
     for predictor in predictors:
-        yield from (f"{predictor.name}: {text}" for text in predictor.foreign())
+        yield from (f"{predictor.name}: {text}" for text in foreign(predictor))
     covered = [value for value in coverages if value is not None]
     if low := [value for value in covered if value < COVERED]:
         yield (

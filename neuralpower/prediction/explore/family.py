@@ -26,6 +26,7 @@ from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
 from neuralpower.layers.columns import is_number, words_of
+from neuralpower.layers.rows import to_row
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.explore.forms import Form, Solver, constant
 from neuralpower.prediction.memory.peak import peak
@@ -57,7 +58,7 @@ class Example:
     @cached_property
     def fields(self) -> list[dict[str, Any]]:
         """The fields of each layer, by name."""
-        return [layer.to_row() for _, layer in self.layers]
+        return [to_row(layer) for _, layer in self.layers]
 
     @cached_property
     def _sizes(self) -> list[int]:

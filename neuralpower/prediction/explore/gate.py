@@ -24,6 +24,7 @@ from neuralpower.ask.limits import METRICS, Limit
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.files.json_files import Declared, json_text, read_json
 from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import ranges
@@ -54,7 +55,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         if self.kind not in KINDS:
             raise DatasetError(f"kind {self.kind!r:.40} is not known")
-        return KINDS[self.kind].from_row(self.fields)
+        return from_row(KINDS[self.kind], self.fields)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +142,7 @@ def entry_of(model: str, asked: Mapping[str, Any], prediction: Prediction, predi
             row.kind,
             row.step,
             float(row.count),
-            {} if row.layer is None else row.layer.to_row(),
+            {} if row.layer is None else to_row(row.layer),
             row.runtime_s,
             float(row.flops),
             row.energy_j,
@@ -371,7 +372,7 @@ def _by_place(calls: Sequence[Call], seconds: Sequence[float]) -> dict[tuple[str
     found: dict[tuple[str, str, str], Taken] = {}
     for call, taken in zip(calls, seconds, strict=True):
         paths, times, layer = Counter(call.paths), len(call.paths), call.layer
-        fields = {} if layer is None else layer.to_row()  # with those that a newer version has added
+        fields = {} if layer is None else to_row(layer)  # with those that a newer version has added
         for path, here in paths.items():
             sizes = (*sorted(fields.items()), ("calls", call.count * here / times))
             there = found.setdefault((path, call.kind, call.step), {})

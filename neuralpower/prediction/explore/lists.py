@@ -14,10 +14,11 @@ from scipy.sparse import csr_array
 
 from neuralpower.errors import InputError, PredictorError, is_count, unknown
 from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.rows import field_names, from_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.explore.outcomes import Outcomes, outcomes_of
 
-NAMES = {kind: frozenset(("kind", "count", *layer.field_names())) for kind, layer in KINDS.items()}
+NAMES = {kind: frozenset(("kind", "count", *field_names(layer))) for kind, layer in KINDS.items()}
 
 
 class Lists:
@@ -85,8 +86,8 @@ def _layer(row: Mapping[str, Any]) -> Layer:
     if kind not in KINDS:
         raise unknown("layer kind", kind, KINDS)
     if not row.keys() <= NAMES[kind]:
-        raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
-    layer = KINDS[kind].from_row(row)
+        raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), field_names(KINDS[kind]))
+    layer = from_row(KINDS[kind], row)
     try:
         moved = layer.bytes()  # a view moves nothing
         sizes = [getattr(layer, name) for name in layer.dimensions]

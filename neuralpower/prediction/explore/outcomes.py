@@ -15,8 +15,10 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.estimates import BASES, HERE, ROOFLINE_FACTOR, UNTRAINED, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
+from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.energy import ENERGY_COVERAGE, awake_w
@@ -75,7 +77,7 @@ class Work:
         codes = [BASES.index(basis) for basis in UNTRAINED]
         untrained = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
         coverage = np.maximum(0.0, 1 - (untrained + extra) / apart)
-        trained = counts @ np.where(np.isin(predictor.origins(e), HERE), device_s, 0.0) / apart
+        trained = counts @ np.where(np.isin(origins(predictor, e), HERE), device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
         return Outcomes(value, low, high, energy, coverage, trained, waits_s)
@@ -121,7 +123,7 @@ class Pool:
         )
         where = (np.concatenate(rows), np.concatenate(columns))
         matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
-        bytes_s = self.unmodelled_bytes / predictor.roofline(dtype).bytes_per_s
+        bytes_s = self.unmodelled_bytes / predictor.own.roofline(dtype).bytes_per_s
         unmodelled_s = bytes_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
         host_s: Array | None = None
         if predictor.dispatch is not None and not self.graphed:
@@ -133,7 +135,7 @@ class Pool:
         kind: str, parts: Sequence[tuple[Layer, Mapping[str, Array], Array, Array]], predictor: Predictor
     ) -> tuple[Array, Estimates, Array]:
         """(place of each row among the distinct ones, their estimates, the host's seconds of each)."""
-        names = KINDS[kind].field_names()
+        names = field_names(KINDS[kind])
         texts: dict[tuple[object, ...], int] = {}
         examples: list[Layer] = []
         blocks = []

@@ -270,15 +270,9 @@ class _Composed:
     @cached_property
     def _model_flops(self) -> int:
         """FLOP of a step of all stages: forward and backward of one tensor rank, without what runs again."""
-        return round(sum(times * _model_flops(answer, self.count) for answer, times in self._distinct()))
-
-    def _distinct(self) -> Iterator[tuple[Answer, int]]:
-        """(answer, the pieces that it is of) of different pieces."""
-        count: dict[int, int] = {}
-        for piece in self.pieces:
-            count[id(piece.answer)] = count.get(id(piece.answer), 0) + 1
-        answers = {id(piece.answer): piece.answer for piece in self.pieces}
-        return ((answers[one], times) for one, times in count.items())
+        return round(
+            sum(times * _model_flops(answer, self.count) for answer, times in _distinct(self.pieces))
+        )
 
     def _memory(self, rank: int) -> Memory | None:
         """The memory of one device of a stage; None where it is not known."""
@@ -313,7 +307,7 @@ class _Composed:
             work *= self.count
             cycle = max(work, cycle)
         rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
-        tokens = self._tokens
+        tokens = _tokens(self.trace)
         timings = [piece.timing for piece in self.of_rank(slowest)]
         count = self.count if self.trains else 1
         exposed = sum(one.exposed_s(count) for one in timings)
@@ -347,14 +341,6 @@ class _Composed:
             return self.question.cluster
         spec = known_spec(self.predictor.device)
         return None if spec is None else enough_for(spec, self.layout)
-
-    @property
-    def _tokens(self) -> int:
-        """Tokens of one pass of one replica; 0 where it reads none."""
-        about = self.trace.about
-        if about.tokens:
-            return about.batch * about.tokens
-        return next((c.layer.tokens for c in self.trace.calls if isinstance(c.layer, Embedding)), 0)
 
     def _stage(self, rank: int, memory: Memory | None) -> StageResult:
         """What is said of a stage."""
@@ -434,3 +420,20 @@ def _times(value: Interval, factor: float) -> Interval:
 
 def _rate(count: float, seconds: Interval) -> Interval:
     return Interval(count / seconds.value, count / seconds.high, count / seconds.low)
+
+
+def _distinct(pieces: Sequence[Piece]) -> Iterator[tuple[Answer, int]]:
+    """(answer, the pieces that it is of) of different pieces."""
+    count: dict[int, int] = {}
+    for piece in pieces:
+        count[id(piece.answer)] = count.get(id(piece.answer), 0) + 1
+    answers = {id(piece.answer): piece.answer for piece in pieces}
+    return ((answers[one], times) for one, times in count.items())
+
+
+def _tokens(trace: Trace) -> int:
+    """Tokens of one pass of one replica; 0 where it reads none."""
+    about = trace.about
+    if about.tokens:
+        return about.batch * about.tokens
+    return next((c.layer.tokens for c in trace.calls if isinstance(c.layer, Embedding)), 0)

@@ -190,7 +190,7 @@ class Gathering:
             device = f"{device}, predicted"
         self.predictors[device] = predictor
         if sheet is None:
-            fitted = predictor.roofline(dtype)
+            fitted = predictor.own.roofline(dtype)
             how = f"fitted to the layers that the predictor {name} was trained on"
             self.data.put(Roof(device, "fitted", fitted.flops_per_s, fitted.bytes_per_s, how))
         elif roof := sheet_roof(sheet, dtype, device):

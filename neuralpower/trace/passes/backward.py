@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from neuralpower.layers.base import BACKWARD, GRADIENT
+from neuralpower.layers.training import backward_of
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of
 from neuralpower.trace.question import Knows, Question
@@ -61,9 +62,9 @@ def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
 
     A bias alone asks for none of the products that a measured pass is mostly made of.
     """
-    layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
+    layer, parts, share = call.layer, backward_of(call.layer, call.asked), call.gradient
     of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
-    if knows(layer.kind, BACKWARD) and of_products and not layer.is_reversed_in_parts():
+    if knows(layer.kind, BACKWARD) and of_products and not layer.training.in_parts(layer):
         whole = replace(layer, phase=BACKWARD)
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return

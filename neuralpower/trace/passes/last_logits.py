@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import PREFILL
 from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow
@@ -49,7 +50,7 @@ def _last(call: LayerCall, about: PassShape) -> LayerCall:
     changes: dict[str, Any] = {
         name: _share(getattr(call.layer, name), about)
         for name in ("rows", "elements", "outputs")
-        if name in call.layer.field_names()
+        if name in field_names(type(call.layer))
     }
     return replace(call, layer=replace(call.layer, **changes))
 

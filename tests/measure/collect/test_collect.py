@@ -21,6 +21,7 @@ from neuralpower.devices.machine import read_machine
 from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
+from neuralpower.layers.rows import from_row, identity, to_row
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.measure.collect import collection
 from neuralpower.measure.collect.collection import ATTEMPTS, collect
@@ -81,9 +82,9 @@ def test_the_quick_plan_holds_distinct_layers_of_every_kind(plan: list[dict[str,
 
 def test_the_items_of_a_plan_are_layers_inside_the_presets_bounds(plan: list[dict[str, Any]]) -> None:
     for item in plan:
-        layer = KINDS[item["kind"]].from_row(item["row"])
-        assert layer.to_row() == item["row"]
-        assert config_id(layer.identity()) == item["config_id"]
+        layer = from_row(KINDS[item["kind"]], item["row"])
+        assert to_row(layer) == item["row"]
+        assert config_id(identity(layer)) == item["config_id"]
         assert affordable(layer, QUICK)
         assert (item["row"].get("function") != ALIAS) <= item["bytes"] <= QUICK.most_bytes
     json.dumps(plan, allow_nan=False)
@@ -187,8 +188,8 @@ def test_a_collections_rows_are_those_of_its_plan_with_their_times(real: tuple[P
     assert sorted(table["config_id"][table["replicate"] == 0]) == sorted(planned)
     for record in table.to_dict("records"):
         row = {str(name): value for name, value in record.items()}
-        layer = KINDS["softmax"].from_row(row)
-        assert layer.to_row() == planned[row["config_id"]]
+        layer = from_row(KINDS["softmax"], row)
+        assert to_row(layer) == planned[row["config_id"]]
         assert row["status"] in ("ok", "noisy")
         assert (row["flops"], row["bytes"]) == (layer.flops(), sum(layer.bytes()))
         assert len(row["samples_s"]) == row["n"] <= 9
@@ -336,7 +337,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
         {"kind": "softmax", "config_id": name, "row": row} for name, row in rows.items()
     ]
     (pool,) = draw(KINDS["pool2d"], 1, 0)
-    wide = {**pool.to_row(), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
+    wide = {**to_row(pool), "function": "max", "in_width": 4, "kernel_width": 9, "padding_width": 0}
     items.append({"kind": "pool2d", "config_id": "wide", "row": wide})
     results = {r["config_id"]: r for r in measure_items(items, CpuRig(1, NullMeter("no_rapl")), rounds=2)}
     assert results["huge"]["status"] == "oom"

@@ -11,6 +11,7 @@ import torch
 
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.measure.collect.gaps import TOPICS, gap_layers
 from neuralpower.measure.collect.networks import _listed
 from neuralpower.measure.collect.plan import kinds_named, make_plan
@@ -55,7 +56,7 @@ def test_an_accelerators_layers_and_networks_are_larger_than_a_cpus() -> None:
     preset = ACCELERATOR_PRESETS["standard"]
     for item in items:
         if item["kind"] != "network":
-            layer = dataclasses.replace(KINDS[item["kind"]].from_row(item["row"]), phase="forward")
+            layer = dataclasses.replace(from_row(KINDS[item["kind"]], item["row"]), phase="forward")
             assert layer.flops() <= preset.most_flops
             assert item["bytes"] <= 2 * preset.most_bytes
 
@@ -142,7 +143,7 @@ def test_gaps_hold_both_memory_formats_of_large_batches() -> None:
 
 def test_gaps_are_calls_that_torch_makes() -> None:
     for item in gaps_plan()[:600]:
-        call = KINDS[item["kind"]].from_row(item["row"]).build(torch.device("meta"))
+        call = from_row(KINDS[item["kind"]], item["row"]).build(torch.device("meta"))
         outputs = call()
         assert outputs[0].numel() if isinstance(outputs, tuple) else outputs.numel()
 
@@ -154,7 +155,7 @@ def test_gaps_are_of_the_asked_kinds_dtypes_and_phases() -> None:
         ("norm", "float16", "backward"),
         ("linear", "float16", "backward"),
     }
-    functions = {layer.to_row()["function"] for layer in layers if layer.kind == "norm"}
+    functions = {to_row(layer)["function"] for layer in layers if layer.kind == "norm"}
     assert functions >= {"batch_training", "layer"}
 
 

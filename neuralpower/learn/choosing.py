@@ -1,0 +1,100 @@
+"""The choice between predictors of one device, for each layer: the one that knows it best prices it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.columns import take
+from neuralpower.learn import laws
+from neuralpower.learn.estimates import BASES, BY_LAW, HELD, MEASURED, Estimates
+from neuralpower.learn.lookup import EXACT, NOT
+from neuralpower.learn.pricing import Asked, Pricer, joined
+from neuralpower.learn.prior import Law
+from neuralpower.learn.problem import Array
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Predictors of one device, used in order for layers unknown to the first."""
+
+    pricers: tuple[Pricer, ...]
+    law: Law | None
+    engines: bool
+
+    @functools.cached_property
+    def asked(self) -> Asked:
+        """All of them together, for one that lacks a regressor."""
+        return Asked(self.law, self.engines, self.price, lambda columns: self.first(columns)[1])
+
+    def price(self, columns: Layer) -> Estimates:
+        """Each row's time, of a table's columns (layers.as_columns), by the first to know such calls.
+
+        Where none does, the first that knows similar calls estimates them, else a roofline.
+        """
+        found = self._by_fastest(columns)
+        return found if self.law is None else self._by_bits(columns, found)
+
+    def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
+        """The estimates, by which products take no longer in fewer bits: the better known type counts.
+
+        Where both have rows alike, it is the wider one.
+        """
+        free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
+        if not columns.multiplies:  # trained passes over memory know that already
+            free |= found.regressor != BY_LAW
+        if free.all():
+            return found
+        for index, other, wider in laws.other_types(columns, self.pricers[0].here()):
+            mine = self._standing(columns) if mine is None else mine
+            theirs, here = self._standing(other), mine[index]
+            better = (theirs > here) | wider & (theirs == here) & (here > 0)
+            asked = np.flatnonzero(better & ~free[index])
+            if len(asked):
+                instead = self._by_fastest(take(other, asked))
+                rows = index[asked]
+                held = (found.runtime_s[rows] > instead.runtime_s) == wider
+                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
+                found = found.with_rows(rows[held], by_type.at(held))
+        return found
+
+    def _standing(self, columns: Layer) -> Array:
+        """How well each row's calls are known, [rows]: 2 by its chip's own rows, 1 by others', 0 not."""
+        first, known = self.first(columns)
+        carried = np.array([one.carried and one.twin is None for one in self.pricers])
+        return np.where(known == EXACT, np.where(carried[first], 1, 2), 0)
+
+    def _by_fastest(self, columns: Layer) -> Estimates:
+        """Each row's time by the code that runs: where other code may, the faster of the trained ones."""
+        found, instead = self._by_first(columns), columns.law.instead(columns)
+        if instead is None:
+            return found
+        other = self._by_first(instead)
+        mine, others = (self.first(one)[1] == EXACT for one in (columns, instead))
+        faster = (others & ~mine) | ((others == mine) & (other.runtime_s < found.runtime_s))
+        return found.where(~faster, other)
+
+    def _by_first(self, columns: Layer) -> Estimates:
+        """Each row's time by the first that knows its calls."""
+        if len(self.pricers) == 1:
+            return self.pricers[0].price(columns, self.asked)
+        first, _ = self.first(columns)
+        start, parts = 0, []
+        for i, one in enumerate(self.pricers):
+            index = np.flatnonzero(first == i)
+            if len(index):
+                found = one.price(take(columns, index), self.asked)
+                numbers = np.where(found.regressor < 0, found.regressor, found.regressor + start)
+                parts.append((index, replace(found, regressor=numbers)))
+            start += len(one.numbers)
+        return joined(len(columns.dtype), parts)
+
+    def first(self, columns: Layer) -> tuple[Array, Array]:
+        """(Which of it and the others knows each row best, and how well), each [rows]."""
+        lawful = self.law is not None
+        known = np.stack([one.lookup.knows(columns, lawful=lawful) for one in self.pricers])
+        known[[one.yields(columns, self.asked) for one in self.pricers]] = NOT
+        return np.argmax(known, axis=0), np.max(known, axis=0)
