@@ -22,10 +22,8 @@ import neuralpower
 from neuralpower.networks.phases import Phase
 from neuralpower.trace.tracer import trace
 
-# torch says what of recurrent layers, of parametrizations and of scripts it will change
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore:.torch.jit:DeprecationWarning"
-)
+# torch says what of recurrent layers and of parametrizations it will change
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 
 class Net(nn.Module):
@@ -164,7 +162,6 @@ def through_forward(net: Any, x: Tensor) -> Tensor:
     return y
 
 
-
 class ReZero(nn.Sequential):
     """Blocks with a factor each, which the container itself holds."""
 
@@ -259,10 +256,6 @@ def teacher(net: Any, x: Tensor) -> Tensor:
 def distilled(net: Any, x: Tensor) -> Tensor:
     y: Tensor = net.student(x) - teacher(net, x)
     return y
-
-
-def scripted() -> nn.Module:
-    return torch.jit.script(nn.Sequential(nn.Linear(8, 16), nn.ReLU()))
 
 
 def separable(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -817,7 +810,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], int, int]] = {
         0,
     ),
     "an adapter beside its layer": (Merged, (X,), LINEAR + 2 * 4 * (8 * 2 + 2 * 16), 144 + 48),
-    "fvcore: a scripted network": (scripted, (X,), LINEAR, 144),
     "a layer of another's transposed weight": (
         lambda: Net(lambda n, x: F.linear(n.layer(x), n.layer.weight.t()), layer=nn.Linear(8, 16)),
         (X,),
@@ -937,6 +929,27 @@ MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
         49 * 4 * ROWS,
         54 * 4 * ROWS + 2 * 4 * SQUARE,
     ),
+    "torchsummary: an activation in place takes nothing": (
+        lambda: nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(inplace=True)),
+        "forward",
+        "activations",
+        4 * ROWS,
+        4 * ROWS,
+    ),
+    "the same with a place of its own": (
+        lambda: nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()),
+        "forward",
+        "activations",
+        2 * 4 * ROWS,
+        2 * 4 * ROWS,
+    ),
+    "torchinfo: bytes of layers that are called by their forward": (
+        lambda: Net(through_forward, other=nn.Linear(1000, 1000), layer=nn.Linear(1000, 1000)),
+        "forward",
+        "weights",
+        2 * 4 * SQUARE,
+        2 * 4 * SQUARE,
+    ),
     "a gradient is as large as its weight": (
         lambda: nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000)),
         "training",
@@ -993,6 +1006,33 @@ def test_a_cache_has_the_heads_of_keys_and_their_size(fields: str, numbers: int)
     assert memory is not None
     # keys and values of 2 blocks, 3 samples, 50 positions and that of the token
     assert memory.parts["cache"] in {2 * 2 * 3 * length * numbers * 4 for length in (50, 51)}
+
+
+def test_a_tied_head_multiplies_as_a_head_of_its_own_does() -> None:
+    """TRL, torchtitan: a head that shares the table's weights still multiplies; a table does not."""
+    model = f"{LLAMA.replace(':llama', ':LlamaForCausalLM')}&num_attention_heads=8&num_key_value_heads=2"
+    how: dict[str, Any] = {"device": "h100", "batch_size": 2, "seq_len": 16}
+    tied, apart = (
+        neuralpower.predict(f"{model}&tie_word_embeddings={tied}", **how) for tied in ("true", "false")
+    )
+    assert tied.flops == apart.flops
+    assert apart.parameters - tied.parameters == 100 * 64
+    block = 64 * (64 + 16 + 16) + 64 * 64 + 3 * 64 * 96
+    products = 2 * 32 * (2 * block + 64 * 100) + 2 * attention(2, 8, 16, 16, 8)
+    kinds = [row for row in tied.by_kind() if row.kind in ("linear", "attention", "matmul")]
+    assert sum(row.flops for row in kinds) == products
+
+
+def test_an_fp8_checkpoint_keeps_its_table_and_head_in_16_bits() -> None:
+    """Accelerate: half of the 16 bits' bytes are too few for Llama-3.1-8B in fp8."""
+    found = neuralpower.predict(
+        "llama-3.1-8b", device="h100", weights="fp8", batch_size=1, phase=Phase("decode", context=64)
+    )
+    assert found.memory is not None
+    block = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    rows = 3 * 4096 + 2 * 1024 + 2 * 14336  # a scale of 4 bytes each
+    kept = 2 * (2 * 128_256 * 4096 + 65 * 4096)
+    assert found.memory.parts["weights"] == pytest.approx(32 * (block + 4 * rows) + kept, abs=1024)
 
 
 def test_a_head_s_size_of_its_own_counts() -> None:
