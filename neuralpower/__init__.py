@@ -8,8 +8,10 @@
     parallel    all layouts over several devices
     score       rank thousands of candidates
     traffic     serve users at a rate: waiting times, and how many there can be
+    plan        rank the devices that serve a rate and keep a promise
     load        load a predictor for many calls
     profile     measure a network on this machine
+    explain     say where the time of a profiler's trace went
     evaluate    predict networks, run them here, and compare
     dataset     read measured layers
     train       a predictor from datasets
@@ -29,11 +31,13 @@ from neuralpower.api.functions import (
     compare,
     dataset,
     evaluate,
+    explain,
     fit,
     gate,
     load,
     memory,
     parallel,
+    plan,
     predict,
     profile,
     score,
@@ -67,6 +71,7 @@ __all__ = [
     "dataset",
     "errors",
     "evaluate",
+    "explain",
     "fit",
     "gate",
     "load",
@@ -75,6 +80,7 @@ __all__ = [
     "predict",
     "profile",
     "score",
+    "plan",
     "sweep",
     "traffic",
     "train",

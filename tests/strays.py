@@ -16,7 +16,9 @@ from tests.tracked import ROOT, tracked
 ROOT_FILES = {
     ".gitignore",
     ".pre-commit-config.yaml",
+    ".pre-commit-hooks.yaml",
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",

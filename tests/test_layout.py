@@ -34,16 +34,15 @@ PACKAGES: Mapping[str, str] = {
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
         adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
-        mixed_dtypes phases promised_values refusals requests running sharding shortened size_limits
+        mixed_dtypes phases promised_values refusals requests running sameness sharding shortened size_limits
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules passes
-        passes.accumulation passes.data_parallel passes.quantisation paths quantised_step question recipe
-        recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
-        weights
+        by_request casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules
+        passes passes.accumulation passes.data_parallel passes.graph passes.quantisation paths quantised_step
+        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
+        undisturbed weights
     """,
-    "traces": "calls",
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.nvml power.energy
@@ -54,19 +53,20 @@ PACKAGES: Mapping[str, str] = {
         pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
     """,
     "prediction": """
-        case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel prediction rows served_type several_devices shown timeline tree weights
-        request explore.compare explore.fit explore.gate explore.largest explore.layouts explore.outcomes
-        explore.phases explore.remedies explore.score explore.sweep explore.verdict
+        beside case compose evaluate generation measured memory.engines memory.over_time memory.peak
+        memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
+        weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
+        explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
-    "serving": "plan simulator step_times surface traffic workload",
+    "traces": "calls explanation rows",
+    "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
         cards charts explored gates grid inspection measured memory_pictures layouts number_format
         page perfetto
-        pictures served shown tables training
+        pictures served shown tables traces training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
-    "api": "functions gates loaded",
+    "api": "functions gates loaded serving",
     "integrations": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

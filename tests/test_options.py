@@ -30,6 +30,8 @@ ASKING = {  # command -> (its table, that of the function)
     "sweep": (output.Sweep, options.Sweeping),
     "parallel": (output.Parallel, options.Laying),
     "evaluate": (output.Evaluate, options.Evaluating),
+    "traffic": (output.Traffic, options.Serving),
+    "plan": (output.Plan, options.Planning),
 }
 NET = "zoo:deep_mnist"
 LLAMA = "transformers:llama?num_hidden_layers=1&hidden_size=64&num_attention_heads=4&intermediate_size=64"
@@ -48,6 +50,7 @@ CHOSEN: list[dict[str, Any]] = [
     {"phase": "decode", "context": 32},
     {"phase": "generate", "prompt": 8, "new_tokens": 4},
     {"phase": "prefill", "lengths": "4,8"},
+    {"phase": "step", "contexts": "4,8", "chunks": "16@0,8@4"},
     {"devices": "4xh100-sxm", "tensor_parallel": 2, "pipeline_parallel": 2, "require_plan": True},
     {"devices": "4xh100-sxm", "nodes": 2, "data_parallel": 8, "zero": "1", "phase": "training"},
     {"devices": "2xh100-sxm", "data_parallel": 2, "fsdp": True, "phase": "training"},
@@ -79,7 +82,7 @@ def test_what_a_command_has_python_has_and_the_other_way_round(command: str) -> 
     assert apart - {*known} - own <= {"device_spec", "measured", "device", "trust_code", "memory"}
 
 
-@pytest.mark.parametrize("function", ["predict", "sweep", "fit", "parallel", "evaluate"])
+@pytest.mark.parametrize("function", ["predict", "sweep", "fit", "parallel", "evaluate", "traffic", "plan"])
 def test_a_docstring_lists_every_keyword(function: str) -> None:
     text = inspect.getdoc(getattr(neuralpower, function)) or ""
     for name, one in options_of(ASKING[function][1], function).items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neuralpower.version import __version__
 from tests.strays import ALLOWED, ROOT_FILES, findings, local_paths, main, strays
 from tests.tracked import ROOT, tracked
 
@@ -66,3 +67,8 @@ def test_each_entry_of_the_lists_is_needed() -> None:
     for files, paths in ALLOWED.items():
         texts = [file.read_text() for name, file in held.items() if re.fullmatch(files, name)]
         assert any(re.search(paths.removesuffix(".*"), text) for text in texts), files
+
+
+def test_the_citation_names_this_version() -> None:
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {__version__}" in lines

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from neuralpower.ask.keywords import documented, keywords
-from neuralpower.ask.options import Evaluating, Fitting, Gating, Laying, Predicting, Sweeping
+from neuralpower.ask.options import (
+    Evaluating,
+    Explaining,
+    Fitting,
+    Gating,
+    Laying,
+    Planning,
+    Predicting,
+    Serving,
+    Sweeping,
+)
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 
@@ -15,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
+    from neuralpower.api.explained import Explaining as Block
     from neuralpower.api.loaded import LoadedPredictor
     from neuralpower.data.dataset import Dataset
     from neuralpower.prediction.evaluate import Evaluation
@@ -27,7 +38,9 @@ if TYPE_CHECKING:
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import Keywords, NetworkProfile
+    from neuralpower.serving.plan import Plan
     from neuralpower.serving.traffic import Traffic
+    from neuralpower.traces.explanation import Explanation
 
     Model = str | Path | nn.Module | Callable[..., Any]
     Device = str | Path
@@ -274,33 +287,18 @@ def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[
     return chosen(device_in(given), predictor).parallel(model, **options)
 
 
+@documented(Serving, "traffic")
 def traffic(
-    model: str,
-    *,
-    device: str,
-    rate: float | None = None,
-    users: int | None = None,
-    trace: str | Path | None = None,
-    sla: str | None = None,
-    predictor: Named | None = None,
-    **settings: Any,
+    model: str, *, device: str, predictor: Named | None = None, **options: Unpack[Serving]
 ) -> Traffic:
     """Serve a language model's users without running anything: what they wait for, and how many there can be.
 
     Args:
         model: a name, as in `predict`.
         device: of one replica: "l40s", or several that share it: "4xh100-sxm".
-        rate: requests per second, drawn as a Poisson process.
-        users: instead of a rate: users who each wait for their answer.
-        trace: instead of both: a CSV or JSON lines of requests.
-        sla: a promise, "ttft=500ms,tpot=30ms@p95"; without rate, users and trace the highest rate that keeps
-            it is found.
         predictor: same as in `predict`.
-        **settings: `input` and `output` (tokens of a prompt and of an answer), `requests`, `spread`,
-            `burstiness`, `seed`, `scale` (of a trace), `curve` (further rates), `replicas`; `engine` ("vllm"
-            or "sglang"), `dtype`, `weights`, `layout`, `link_bytes_per_s`, `options` (of the engine's
-            memory), `budget` (new tokens of a step), `most` (requests of a step), `overlaps`, `host_s`,
-            `prefix_hit`.
+        **options: as on the command line:
+            {options}
 
     Raises:
         InputError: sizes that cannot be; a model that leaves no memory for a cache; a target that an empty
@@ -314,9 +312,31 @@ def traffic(
     """
     from neuralpower.api.serving import asked_traffic
 
-    return asked_traffic(
-        model, device, predictor, {"rate": rate, "users": users, "trace": trace, "sla": sla, **settings}
-    )
+    return asked_traffic(model, device, predictor, keywords("option of traffic", options, Serving, "traffic"))
+
+
+@documented(Planning, "plan")
+def plan(model: str, **options: Unpack[Planning]) -> Plan:
+    """Rank the devices that serve a rate and keep a promise.
+
+    Args:
+        model: a name, as in `predict`.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: a rate that is none, no promise, or a ranking by cost without prices.
+
+    Example:
+        >>> import neuralpower
+        >>> asked = {"rate": 20, "sla": "ttft=500ms", "requests": 30, "tensor_parallel": "1"}
+        >>> found = neuralpower.plan("qwen2.5-0.5b", devices="l40s", **asked)
+        >>> found.choices[0].devices
+        1
+    """
+    from neuralpower.api.serving import asked_plan
+
+    return asked_plan(model, keywords("option of plan", options, Planning, "plan"))
 
 
 @documented(Gating, "gate")
@@ -403,6 +423,53 @@ def profile(
     from neuralpower.api.profiled import profiled
 
     return profiled(model, args, kwargs, settings)
+
+
+@overload
+def explain(trace: None = None, **options: Any) -> Block: ...
+
+
+@overload
+def explain(trace: Any, **options: Any) -> Explanation: ...
+
+
+@documented(Explaining, "explain")
+def explain(
+    trace: Any = None,
+    *,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    **options: Any,
+) -> Explanation | Block:
+    """Say where the time of a trace went: calls against what they should take, causes, gaps.
+
+    Args:
+        trace: a file that torch.profiler exported, or a profiler whose block has ended. Without one, a block
+            to run under: `with neuralpower.explain() as run: step()` prints the table; `run.explanation` has
+            it.
+        device: by default the trace's.
+        predictor: same as in `predict`.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: no trace of torch.profiler, without shapes, or of a device without a spec sheet.
+
+    Example:
+        >>> import neuralpower, torch
+        >>> with torch.profiler.profile(record_shapes=True) as profiler:
+        ...     _ = torch.ones(64, 64) @ torch.ones(64, 64)
+        >>> found = neuralpower.explain(profiler)
+        >>> [row.operator for row in found.rows if row.operator == "matmul"]
+        ['matmul']
+    """
+    from neuralpower.api.explained import Explaining as Block
+    from neuralpower.api.explained import explained_trace
+
+    keywords("option of explain", options, Explaining, "explain")
+    how: dict[str, Any] = {"against": None, "capture": None, **options}
+    how |= {"device": device, "predictor": getattr(predictor, "name", predictor)}
+    return Block(**how) if trace is None else explained_trace(trace, **how)
 
 
 @documented(Evaluating, "evaluate")

@@ -1,56 +1,227 @@
-"""`neuralpower.traffic`: the requests, the deployment, and what users wait for."""
+"""`neuralpower.traffic` and `neuralpower.plan`: the requests, the deployment, and what users wait for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from neuralpower.api.apart import apart
 from neuralpower.api.loaded import chosen
-from neuralpower.ask.keywords import check_names
-from neuralpower.devices.cluster import cluster_of
+from neuralpower.ask import texts
+from neuralpower.ask.options import Deployed, Drawn, options_of
+from neuralpower.ask.spread import Given, layouts_in
+from neuralpower.devices.cluster import Cluster, cluster_of
 from neuralpower.devices.layout import Layout
+from neuralpower.devices.spec import find_spec
+from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
-from neuralpower.serving.traffic import Traffic, deployed, served_at, targets_of
-from neuralpower.serving.workload import requested
+from neuralpower.layers.base import torch_dtype
+from neuralpower.networks.sources import resolve
+from neuralpower.serving.deployment import deployed
+from neuralpower.serving.load import targets_of
+from neuralpower.serving.plan import Plan, plan
+from neuralpower.serving.results import read_result
+from neuralpower.serving.traffic import AUTO, Traffic, served_at
+from neuralpower.serving.workload import Workload, requested
 
-DRAWN = "rate users trace input output requests spread burstiness seed scale".split()
-DEPLOYED = (
-    "engine dtype weights layout link_bytes_per_s options budget most overlaps host_s prefix_hit longest"
-).split()
-SERVED = "sla curve replicas".split()
+POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fraction_static "
+POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
+LINK = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GiB/s|MB/s)")
+UNITS = {"GB/s": 1e9, "GiB/s": 2.0**30, "MB/s": 1e6}
+PRICE = re.compile(r"\$?(\d+(?:\.\d+)?)(?:/h)?")
+OVERLAPS_SINCE = (0, 14)  # vLLM's asynchronous scheduling is the default
+ACCEPTANCE = 0.7  # usual of three tokens that a trained head drafts (Li et al., EAGLE, 2024)
 
 
 @apart
-def asked_traffic(model: str, device: str, predictor: Any, settings: Mapping[str, Any]) -> Traffic:
-    """Serve what the settings name on the devices; raises InputError."""
-    check_names("option of traffic", settings, dict.fromkeys((*DRAWN, *DEPLOYED, *SERVED)))
-    given = {name: value for name, value in settings.items() if value is not None}
+def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Traffic:
+    """Serve what the options name on the devices; raises InputError."""
+    given = {name: value for name, value in options.items() if value is not None}
     targets = targets_of(given["sla"]) if "sla" in given else ()
-    comes = bool(given.keys() & {"rate", "users", "trace"})
-    if not comes and not targets:
-        raise InputError("traffic: no requests; give rate, users, trace, or sla to find a rate")
-    workload = requested(**{name: given[name] for name in DRAWN if name in given})
+    result = read_result(Path(given["compare"])) if "compare" in given else None
+    comes = given.keys() & {"rate", "users", "trace"}
+    listed = None if result is None or comes else result.workload
+    if not comes and not targets and listed is None:
+        raise InputError(
+            "traffic: no requests; give --rate 4, --users 32, --trace FILE, or --sla to find a rate"
+        )
+    drawn = {name: given[name] for name in (*options_of(Drawn), "rate", "users") if name in given}
+    workload = listed or requested(**drawn)
     cluster = cluster_of(device)
-    how = {name: given[name] for name in DEPLOYED if name in given}
-    layout = how.pop("layout", None) or Layout(tensor=cluster.devices)
-    cluster.check(layout)
-    if "most" in how:
-        how["requests"] = how.pop("most")
+    layout = _layout(options, cluster)
+    for name, least in (("replicas", 1), ("prefill_replicas", 0)):
+        if given.get(name, least) < least:
+            raise InputError(f"--{name.replace('_', '-')} {given[name]}: {least} or more")
     deployment = deployed(
         model,
         chosen(cluster.spec.slug, predictor).predictor,
         layout=layout,
         cluster=None if layout.alone else cluster,
-        longest=how.pop("longest", None) or int((workload.prompt + workload.output).max()),
-        **how,
+        longest=_longest(model, workload, given.get("draft_tokens", 0)),
+        prefills=given.get("prefill_replicas", 0),
+        price=_price(given.get("price")),
+        **_deployed(given),
     )
-    return served_at(
+    found = served_at(
         deployment,
         workload,
         rate=given.get("rate"),
         replicas=given.get("replicas", 1),
         targets=targets,
-        curve=given.get("curve", ()),
-        find=bool(targets) and not comes,
+        curve=_curve(given.get("curve")),
+        find=bool(targets) and not comes and listed is None,
     )
+    if result is None:
+        return found
+    return replace(found, tool=result.tool, compared=result.against(found.value))
+
+
+def _longest(model: str, workload: Workload, more: int) -> int:
+    """Tokens of the longest request; raises InputError where the model has fewer positions."""
+    tokens = workload.prompt + workload.output + more
+    config = getattr(resolve(model).build("meta", torch_dtype("float32")), "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    if isinstance(limit, int) and (too_long := int((tokens > limit).sum())):
+        which = int(tokens.argmax())
+        raise InputError(
+            f"{too_long} of {workload.count} requests are longer than the {limit} positions of {model}; the "
+            f"longest, request {which + 1}, takes {tokens[which]}: give shorter ones"
+        )
+    return int(tokens.max())
+
+
+@apart
+def asked_plan(model: str, options: Given) -> Plan:
+    """Rank what serves a rate; raises InputError."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, example in (("sla", "ttft=500ms,tpot=30ms@p95"), ("devices", "h100-sxm,l40s")):
+        if name not in given:
+            raise InputError(f"plan: no --{name}; give --{name} {example}")
+    rate, trace = given.get("rate"), given.get("trace")
+    if (rate is None) == (trace is None):
+        raise InputError("plan: which requests come; give --rate 50, or --trace FILE with a day of them")
+    names = given["devices"]
+    several = texts.names(names, "device") if isinstance(names, str) else names
+    specs = [find_spec(name) for name in several or ()]
+    drawn = {name: given[name] for name in options_of(Drawn) if name in given}
+    if trace is None:
+        drawn = {**{"requests": 400}, **drawn, "rate": 1.0}
+    workload = requested(**drawn)
+    dtype = given.get("dtype")
+    prices = given.get("price", {})
+    return plan(
+        model,
+        workload,
+        rate,
+        targets_of(given["sla"]),
+        [(spec, chosen(spec.slug).predictor) for spec in specs],
+        prices={find_spec(name).slug: price for name, price in _prices(prices).items()},
+        degrees=texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks"),
+        apart=given.get("apart", False),
+        by=given.get("by", "devices"),
+        executor=given.get("executor", "local"),
+        keep=None if "keep" not in given else Path(given["keep"]),
+        **{**_deployed(given), "dtype": dtype and full_name(str(dtype))},
+    )
+
+
+def _layout(options: Given, cluster: Cluster) -> Layout:
+    """The layout of a replica over all of its devices; raises InputError."""
+    layout = options.get("layout")
+    if layout is None:
+        degrees = dict(options)
+        if degrees.get("tensor_parallel") is None:
+            others = (degrees.get("pipeline_parallel") or 1) * (degrees.get("data_parallel") or 1)
+            degrees["tensor_parallel"] = max(cluster.devices // others, 1)
+        (layout,) = layouts_in({name: value for name, value in degrees.items() if value is not None})
+    if layout.ranks != cluster.devices:
+        raise InputError(
+            f"--device {cluster}: {cluster.devices} devices, and the layout takes {layout.ranks}; "
+            f"choose --tensor-parallel {cluster.devices}"
+        )
+    return layout
+
+
+def _deployed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `deployed`; raises InputError."""
+    engine, draft = given.get("engine", "vllm"), given.get("draft_tokens", 0)
+    if "acceptance" in given and not draft:
+        raise InputError(f"--acceptance {given['acceptance']:g}: no tokens are drafted; add --draft-tokens 3")
+    dtype = given.get("dtype")
+    known = {name: given[name] for name in options_of(Deployed) if name in given}
+    return {
+        "engine": engine,
+        "dtype": dtype and full_name(str(dtype).removeprefix("torch.")),
+        "weights": known.get("weights"),
+        "link_bytes_per_s": _link(known.get("link")),
+        "options": {name: known[name] for name in POOL_OPTIONS if known.get(name)},
+        "budget": known.get("max_num_batched_tokens"),
+        "requests": known.get("max_num_seqs"),
+        "prefix_hit": known.get("prefix_hit"),
+        "draft": draft,
+        "acceptance": known.get("acceptance", ACCEPTANCE if draft else 0.0),
+        "drafts": known.get("draft"),
+        "overlaps": not known["synchronous"] if "synchronous" in known else _overlaps(engine, known),
+    }
+
+
+def _overlaps(engine: str, known: Mapping[str, Any]) -> bool:
+    """Whether the engine plans a step while the one before it runs."""
+    numbers = re.match(r"v?(\d+)\.(\d+)", str(known.get("engine_version", "")))
+    return engine != "vllm" or numbers is None or (int(numbers[1]), int(numbers[2])) >= OVERLAPS_SINCE
+
+
+def _link(given: Any) -> float | None:
+    """Bytes per second of a link; raises InputError."""
+    if given is None or isinstance(given, (int, float)):
+        return given
+    found = LINK.fullmatch(str(given).strip())
+    if found is None or not float(found[1]):
+        raise InputError(f"--link {given}: a speed with its unit, above 0; write 14GB/s")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _price(given: Any) -> float | None:
+    """Price of a device for an hour; raises InputError."""
+    if given is None:
+        return None
+    found = PRICE.fullmatch(str(given).strip())
+    if found is None or not 0 < float(found[1]) < float("inf"):
+        raise InputError(f"--price {given}: what a device costs for an hour, above 0; write 2.49/h")
+    return float(found[1])
+
+
+def _prices(given: Any) -> dict[str, float]:
+    """Prices by device; raises InputError."""
+    if isinstance(given, Mapping):
+        return {name: _price(price) or 0.0 for name, price in given.items()}
+    if (path := Path(str(given))).is_file():
+        given = ",".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    prices: dict[str, float] = {}
+    for part in texts.names(given, "price") or ():
+        name, equals, value = part.partition("=")
+        found = PRICE.fullmatch(value.strip())
+        if not equals or found is None or not float(found[1]):
+            raise InputError(f"--price {part}: a device and what it costs for an hour; write h100-sxm=2.49")
+        if name in prices:
+            raise InputError(f"--price: {name} has two prices; leave one out")
+        prices[name] = float(found[1])
+    return prices
+
+
+def _curve(given: Any) -> Any:
+    """Rates to show; raises InputError."""
+    if given is None or given == AUTO:
+        return given or ()
+    rates = []
+    for part in (texts.names(given, "rate") or ()) if isinstance(given, str) else given:
+        try:
+            rates.append(float(part))
+        except (TypeError, ValueError):
+            rates.append(0.0)
+        if not 0 < rates[-1] < float("inf"):
+            raise InputError(f"--curve {part}: requests per second, above 0 and finite; write 1,2,4, or auto")
+    return rates

@@ -136,7 +136,6 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
             default="forward",
             what="phase",
             words=words.PHASES,
-            meant=words.HISTORIC.get,
             of={
                 "predict": {"help": "Phase: one pass, a training step, or a language model's phase"},
                 "fit": {"words": words.FITTED_PHASES},
@@ -266,6 +265,22 @@ class Tokens(Beginning[Number], Made, Generic[Number], total=False):
     ]
 
 
+class Stepped(TypedDict, total=False):
+    """The requests of one step of an engine."""
+
+    contexts: Annotated[
+        Sequence[int] | str | None,
+        Option(
+            "step: cached tokens of each request that gets its next token: 812,95,4076, or a file.",
+            LANGUAGE,
+        ),
+    ]
+    chunks: Annotated[
+        Sequence[tuple[int, int]] | str | None,
+        Option("step: new@cached tokens of each prompt that is read: 512@0,256@1024.", LANGUAGE),
+    ]
+
+
 class Training(TypedDict, total=False):
     """How a network is trained."""
 
@@ -311,6 +326,10 @@ class Ways(TypedDict, total=False):
             metavar="<run>",
             aliases="mode backend",
         ),
+    ]
+    dim: Annotated[
+        str | None,
+        Option("Sizes of an ONNX file's inputs that vary, by name: batch=8,height=224.", aliases="dims"),
     ]
     memory_format: Annotated[
         str | None,
@@ -461,10 +480,16 @@ class Served(TypedDict, total=False):
             what="engine",
             words=words.ENGINES,
             of={
+                "traffic": {
+                    "words": words.SCHEDULERS,
+                    "default": "vllm",
+                    "help": "Its scheduler and its pool",
+                },
+                "plan": {"words": words.SCHEDULERS, "default": "vllm", "help": "Its scheduler and its pool"},
                 "predict": {
                     "help": "For run engine: it says the type of a checkpoint; default: vllm",
                     "panel": TARGET,
-                }
+                },
             },
         ),
     ]
@@ -565,6 +590,133 @@ class Remedies(TypedDict, total=False):
     remedies: Annotated[bool, Option("Whether changes that make it fit are sought.", TARGET, True, flags="-")]
 
 
+class Drawn(TypedDict, total=False):
+    """The requests that a language model's users send."""
+
+    input: Annotated[int, Option("Tokens of a prompt.", default=1024)]
+    output: Annotated[int, Option("Tokens of an answer.", default=256)]
+    spread: Annotated[float, Option("Lengths are drawn up to this share off, evenly.", default=0.0)]
+    burstiness: Annotated[
+        float, Option("Shape of the gaps: 1 a Poisson process, below 1 burstier, inf constant.", default=1.0)
+    ]
+    requests: Annotated[
+        int | None,
+        Option(
+            "Requests that are served; of a trace the first ones.",
+            of={"plan": {"help": "Requests of each simulation.", "default": 400}},
+        ),
+    ]
+    seed: Annotated[int, Option("Seed of the random draw.", default=0)]
+    trace: Annotated[
+        Path | str | None,
+        Option(
+            "Instead of a rate: CSV or JSON lines of requests, with arrivals and lengths.",
+            of={"plan": {"help": "Instead of a rate: a day's requests, for the replicas over time."}},
+        ),
+    ]
+    scale: Annotated[float, Option("--trace: arrivals come this many times as fast.", default=1.0)]
+
+
+class Deployed(TypedDict, total=False):
+    """How a replica of an engine is deployed."""
+
+    dtype: Annotated[OneDtype, options_of(Sizes)["dtype"]]
+    weights: Annotated[str | None, options_of(Sizes)["weights"]]
+    engine: Annotated[str, options_of(Engine)["engine"]]
+    engine_version: Annotated[str | None, options_of(Engine)["engine_version"]]
+    block_size: Annotated[int | None, options_of(Engine)["block_size"]]
+    cache_dtype: Annotated[str | None, options_of(Engine)["cache_dtype"]]
+    gpu_memory_utilization: Annotated[float | None, options_of(Engine)["gpu_memory_utilization"]]
+    mem_fraction_static: Annotated[float | None, options_of(Engine)["mem_fraction_static"]]
+    kv_cache_memory_bytes: Annotated[int | None, options_of(Engine)["kv_cache_memory_bytes"]]
+    enforce_eager: Annotated[bool, options_of(Engine)["enforce_eager"]]
+    max_num_seqs: Annotated[int | None, options_of(Engine)["max_num_seqs"]]
+    max_num_batched_tokens: Annotated[int | None, options_of(Engine)["max_num_batched_tokens"]]
+    prefix_hit: Annotated[
+        float, Option("Share of each prompt that the cache already holds.", ENGINE, default=0.0)
+    ]
+    draft_tokens: Annotated[
+        int, Option("Speculative decoding: tokens that are drafted for each step.", ENGINE, default=0)
+    ]
+    acceptance: Annotated[
+        float | None, Option("Probability that a drafted token is accepted; default: 0.7.", ENGINE)
+    ]
+    draft: Annotated[
+        str | None, Option("The model that drafts; without one, drafting takes no time.", ENGINE)
+    ]
+    synchronous: Annotated[
+        bool | None,
+        Option(
+            "The host plans a step after the one before; default: vllm before 0.14.",
+            ENGINE,
+            flags="--synchronous/--asynchronous",
+        ),
+    ]
+    link: Annotated[
+        str | float | None, Option("What a large exchange between two devices reaches: 14GB/s.", TARGET)
+    ]
+
+
+class Serving(Drawn, Deployed, total=False):
+    """Keywords of `traffic`."""
+
+    rate: Annotated[float | None, Option("Requests per second, drawn as a Poisson process.")]
+    users: Annotated[int | None, Option("Instead of a rate: users who each wait for their answer.")]
+    sla: Annotated[
+        str | None,
+        Option("A promise: ttft=500ms,tpot=30ms@p95. Without a rate, finds the highest that keeps it."),
+    ]
+    tensor_parallel: Annotated[
+        int | None, Option("Ranks that share each product; default: all devices.", SEVERAL)
+    ]
+    pipeline_parallel: Annotated[int, options_of(Degrees)["pipeline_parallel"]]
+    expert_parallel: Annotated[int, options_of(Degrees)["expert_parallel"]]
+    data_parallel: Annotated[
+        int, Option("Ranks of a mixture with requests of their own, in step.", SEVERAL, default=1)
+    ]
+    layout: Annotated[Layout | None, options_of(Layouts)["layout"]]
+    replicas: Annotated[int, Option("Replicas; requests go to them in turn.", SEVERAL, default=1)]
+    prefill_replicas: Annotated[
+        int, Option("Further replicas that read the prompts, and send the caches on.", SEVERAL, default=0)
+    ]
+    curve: Annotated[Sequence[float] | str | None, Option("Rates to show besides: 1,2,4,8; or auto.", OUTPUT)]
+    price: Annotated[
+        float | str | None, Option("Price of a device for an hour, in any currency: 2.49/h.", OUTPUT)
+    ]
+    compare: Annotated[
+        Path | str | None,
+        Option(
+            "Result of a benchmark to show besides: vLLM's, SGLang's, guidellm's or aiperf's JSON.", OUTPUT
+        ),
+    ]
+
+
+class Planning(Drawn, Deployed, total=False):
+    """Keywords of `plan`."""
+
+    rate: Annotated[float | None, Option("Requests per second in all.")]
+    sla: Annotated[str | None, Option("The promise: ttft=500ms,tpot=30ms@p95.")]
+    devices: Annotated[
+        Sequence[str] | str | None, Option("Devices to choose from: h100-sxm,l40s,b200.", TARGET)
+    ]
+    tensor_parallel: Annotated[
+        Sequence[int] | str | None, Option("Ranks of a replica to try.", SEVERAL, default="1,2,4,8")
+    ]
+    apart: Annotated[bool, _flag("Try prompts on replicas of their own, too.", SEVERAL)]
+    by: Annotated[
+        str,
+        Option("What ranks them; cost needs --price", OUTPUT, "devices", what="ranking", words=words.PLANNED),
+    ]
+    price: Annotated[
+        Mapping[str, float] | str | None,
+        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency.", OUTPUT),
+    ]
+    executor: Annotated[
+        str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
+    ]
+    keep: Annotated[Path | str | None, Option("Keep what is done in this file, and resume from it.", OUTPUT)]
+
+
 class Ranking(TypedDict, total=False):
     """What layouts are ranked by."""
 
@@ -593,7 +745,7 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Served, Coverage, total=False):
+class Predicting(Options, Stepped, Served, Coverage, total=False):
     """Keywords of `predict`."""
 
 
@@ -603,6 +755,19 @@ class Gating(Options, Served, Limits, Strict, total=False):
 
 class Fitting(Options, Engine, Remedies, total=False):
     """Keywords of `fit`, which takes a memory besides."""
+
+
+class Explaining(TypedDict, total=False):
+    """Keywords of `explain`."""
+
+    against: Annotated[
+        str | Path | None,
+        Option("Another trace, whose times of the same operators and sizes stand in the next column.", INPUT),
+    ]
+    capture: Annotated[
+        str | Path | None,
+        Option("The trace of the capture of its graphs, which has their operators.", INPUT),
+    ]
 
 
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):

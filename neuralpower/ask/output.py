@@ -11,14 +11,17 @@ from neuralpower.ask import words
 from neuralpower.ask.options import (
     Device,
     Evaluating,
+    Explaining,
     Fitting,
     Gating,
     Laying,
     Limits,
     Option,
     Options,
+    Planning,
     Predicting,
     Room,
+    Serving,
     Sweeping,
     Trained,
 )
@@ -49,6 +52,7 @@ class Top(TypedDict, total=False):
                 "predict": {"default": 15, "least": None},
                 "parallel": {"default": 15},
                 "score": {"default": 20},
+                "explain": {"default": 15},
             },
         ),
     ]
@@ -135,12 +139,28 @@ class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):
     """The command `fit`."""
 
 
+class Explain(Device, Trained, Explaining, Top, Output, Plot, total=False):
+    """The command `explain`."""
+
+
 class Sweep(Device, Trained, Sweeping, Top, Output, Lines, Plot, total=False):
     """The command `sweep`."""
 
 
 class Parallel(Trained, Laying, Top, Output, total=False):
     """The command `parallel`."""
+
+
+class Traffic(Trained, Serving, Output, total=False):
+    """The command `traffic`."""
+
+    device: Annotated[
+        str, Option("Devices of one replica: l40s, 2xh100-sxm.", TARGET, metavar="<[Nx]DEVICE>")
+    ]
+
+
+class Plan(Planning, Output, total=False):
+    """The command `plan`."""
 
 
 class Trust(TypedDict, total=False):

@@ -85,25 +85,38 @@ def shape(text: Any) -> tuple[int, ...] | None:
     return sizes[1:] if len(sizes) == IMAGES and sizes[0] == 1 and sizes[1] in CHANNELS else sizes
 
 
-def lengths(text: str | None) -> tuple[int, ...] | None:
+def lengths(text: str | None, what: str = "lengths") -> tuple[int, ...] | None:
     """(812, 95) for "812,95", or for a file with a number on each line; raises InputError."""
     if text is None:
         return None
     if not re.fullmatch(r"[0-9\s,.+-]*", text) or is_there(text):
-        return _lengths_in(Path(text))
-    return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)
+        return _lengths_in(Path(text), what)
+    if not text.strip():
+        return _no_lengths(text, what)
+    return tuple(_length(part, what) for part in text.split(","))
 
 
-def _lengths_in(file: Path) -> tuple[int, ...]:
+def chunks(text: str) -> tuple[tuple[int, int], ...]:
+    """((512, 0), (256, 1024)) for "512@0,256@1024"; raises InputError."""
+    found = []
+    for part in names(text, "chunks") or ():
+        match = re.fullmatch(r"([0-9]{1,9})@([0-9]{1,9})", part)
+        if match is None:
+            raise InputError(f"chunk {part!r:.40}: new@cached tokens; write 512@0,256@1024")
+        found.append((int(match[1]), int(match[2])))
+    return tuple(found)
+
+
+def _lengths_in(file: Path, what: str) -> tuple[int, ...]:
     """The numbers in a file; raises InputError."""
     check_regular(file)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         way = "choose a text file with a number on each line, or write lengths such as 812,95,4076"
-        raise InputError(f"lengths {str(file)!r:.200}: cannot be read ({error}); {way}") from None
+        raise InputError(f"{what} {str(file)!r:.200}: cannot be read ({error}); {way}") from None
     found = [_length(line, f"{file} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
-    return tuple(found) or _no_lengths(str(file))
+    return tuple(found) or _no_lengths(str(file), what)
 
 
 def _length(text: str, where: str) -> int:
@@ -113,7 +126,7 @@ def _length(text: str, where: str) -> int:
     return int(text)
 
 
-def _no_lengths(text: str) -> tuple[int, ...]:
+def _no_lengths(text: str, what: str) -> tuple[int, ...]:
     raise InputError(
-        f"lengths {text!r:.200}: contains no number; write one for each request, such as 812,95,4076"
+        f"{what} {text!r:.200}: contains no number; write one for each request, such as 812,95,4076"
     )

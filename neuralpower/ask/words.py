@@ -3,7 +3,7 @@
 The lists are copies, since the modules that use them import torch; a test compares both.
 """
 
-PHASES = ("forward", "training", "prefill", "decode", "generate", "backward")
+PHASES = ("forward", "training", "prefill", "decode", "generate", "step", "backward")
 FITTED_PHASES = ("forward", "training", "prefill", "decode", "generate")
 EVALUATED_PHASES = ("forward", "training", "prefill", "decode")
 RAN_PHASES = ("forward", "training")  # of networks that run here under a profiler
@@ -37,7 +37,7 @@ PRESETS = ("quick", "standard", "full", "gaps")
 EXECUTORS = ("local", "ray")
 ENGINES = ("vllm", "sglang", "llama.cpp")  # that serve language models
 SCHEDULERS = ("vllm", "sglang")  # of these: engines whose steps are simulated
-PLANNED = ("devices", "cost")  # what plans are ranked by
+PLANNED = ("devices", "cost", "energy")  # what plans are ranked by
 BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
@@ -49,4 +49,3 @@ WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split(
 PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
 PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
-HISTORIC = {"step": "training"}  # names in older programs

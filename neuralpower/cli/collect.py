@@ -18,6 +18,8 @@ from neuralpower.cli.choices import choice, measured_choice, power_meters
 from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, with_options
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
+from neuralpower.files.paths import check_read
+from neuralpower.files.stages import stage
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -77,6 +79,10 @@ class Collect(OptionGroup):
     ] = None
     dtype: Annotated[str, measured_choice("With commas")] = "float32"
     phase: Annotated[str, choice("phase", COLLECTED_PHASES, help="With commas", several=True)] = "forward"
+    from_trace: Annotated[
+        Path | None,
+        Option(help="Measure nothing: take the layers that a trace of torch.profiler has timed on a GPU."),
+    ] = None
     power: Annotated[
         str,
         choice(
@@ -122,6 +128,9 @@ def collect_data(asked: Collect) -> None:
     from neuralpower.measure.collect import DeviceLock
 
     out = asked.out
+    if asked.from_trace is not None:
+        _profiled(asked.from_trace, out)
+        return
     request = _request(asked)
     if exchanges.wanted(request.kinds, asked.between.backend):
         between, own = asked.between, request.folder if out else request.folder / exchanges.KIND
@@ -156,6 +165,23 @@ def collect_data(asked: Collect) -> None:
     folder = place if out is not None else request.folder
     console.print(visible(f"Next: neuralpower train-predictor {shlex.quote(str(folder))}"))
     say(folder)
+
+
+def _profiled(trace: Path, out: str | None) -> None:
+    """Write the rows of a trace; raises InputError."""
+    from neuralpower.data.locations import is_remote
+
+    if out is None or is_remote(out):
+        raise InputError(f"--from-trace {trace}: give a folder for its rows, such as --out datasets/profiled")
+    check_read(trace)
+    stage("importing torch")
+    from neuralpower.traces.rows import write_profiled
+
+    counts = write_profiled(trace, Path(out))
+    waiting.end()
+    rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    tell(visible(f"{sum(counts.values())} profiled rows in {out}: {rows}"))
+    say(out)
 
 
 def _request(asked: Collect) -> Request:

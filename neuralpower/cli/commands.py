@@ -37,7 +37,7 @@ Model = Annotated[
     str,
     Argument(
         help="A name of `models`, zoo:resnet50, transformers:bert, a folder with config.json, "
-        "file.py:function, a .pt2 file, ...",
+        "file.py:function, a .pt2 or an .onnx file, ...",
         callback=checked_model,
         autocompletion=completed_models,
     ),

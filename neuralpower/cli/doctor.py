@@ -14,12 +14,11 @@ from typing_extensions import Unpack
 from neuralpower.ask.output import Output
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
-from neuralpower.cli.versions import version_of
 from neuralpower.errors import NeuralPowerError
 from neuralpower.files.cache import MOST_BYTES, cache_folder
 from neuralpower.files.stages import stage
 from neuralpower.files.terminal import styled, visible
-from neuralpower.version import __version__
+from neuralpower.version import __version__, version_of
 
 app = Typer()
 

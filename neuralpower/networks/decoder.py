@@ -8,6 +8,7 @@ that is not known here is filled by a pass over the whole context.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from neuralpower.networks.arguments import text, transformers_inputs
 from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.caches import CACHES, GROWING, Again, cache_bytes, grow, layers_of, shapes_of
 from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs
-from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, STEP, Phase, Step, mean_length
 from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import (
     META,
@@ -59,11 +60,14 @@ class Pass:
     lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
     sharding: Sharding | None = None  # how the network was sharded; None on one device
     longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
+    step: Step | None = None  # of an engine, which stands for one prompt of all its tokens
+    decodes: Pass | None = field(default=None, repr=False)  # then: of the requests that get their next token
+    held: int = 0  # then: bytes of all caches before it
 
     @property
     def cache_bytes(self) -> int:
         """Bytes that the cache holds before the pass."""
-        own = cache_bytes(self.cache)
+        own = self.held or cache_bytes(self.cache)
         if self.longer is None:
             return own
         return round(own + self.share * (cache_bytes(self.longer.cache) - own))
@@ -99,6 +103,8 @@ def _pass(source: Source, request: InputRequest, phase: Phase, module: nn.Module
         inputs = source.inputs(module, request, "meta")
         return Pass(FORWARD, module, inputs, batch_size=request.batch_size)
     decoder = Decoder(module, request, phase.name)
+    if phase.name == STEP:
+        return decoder.step(phase.requests_of_step())
     if phase.lengths is not None:
         return decoder.of_lengths(phase.lengths)
     if phase.name != DECODE:
@@ -193,6 +199,32 @@ class Decoder:
         if min(lengths) == longest:
             return made(longest)
         return replace(made(low), lengths=tuple(lengths), longer=made(low + 1))
+
+    def step(self, step: Step) -> Pass:
+        """A step of an engine.
+
+        Raises InputError where the longest request, or all new tokens, do not fit, or for a pair.
+        """
+        if self.is_pair:
+            raise InputError(
+                f"--phase {STEP}: {self.name} is a pair of an encoder and a decoder, which has no such step; "
+                f"choose --phase {PREFILL} or {DECODE}"
+            )
+        self.fits(step.longest, "the longest request takes")
+        decodes = None
+        if step.contexts:
+            several = Decoder(self.module, replace(self.request, batch_size=len(step.contexts)), DECODE)
+            if not step.chunks:
+                return several.of_lengths(step.contexts, DECODE)
+            decodes = several.decode(step.context)
+        alone = Decoder(self.module, replace(self.request, batch_size=1), PREFILL)
+        prompt = alone.prefill(step.tokens)
+        kwargs = dict(prompt.inputs.kwargs)
+        if "logits_to_keep" in self.parameters:
+            kwargs["logits_to_keep"] = step.sequences
+        before = Counter([*step.contexts, *(held for _, held in step.chunks if held)])
+        held = sum(count * cache_bytes(alone.cache(tokens)) for tokens, count in before.items())
+        return replace(prompt, name=STEP, inputs=Inputs(kwargs=kwargs), step=step, decodes=decodes, held=held)
 
     def fits(self, tokens: int, what: str) -> None:
         """Raise InputError where the model has no positions for this number of tokens."""

@@ -4,6 +4,7 @@
     prefill    the whole prompt once, keys and values are kept, the last position alone gets logits
     decode     one new token per sample against `context` tokens in the cache
     generate   a prefill, then decode steps against prompt, prompt + 1, ... tokens
+    step       one step of an engine: next tokens of some requests, and chunks of others' prompts
 
 An encoder-decoder's prefill is its encoder and the first step of its decoder; its context counts the
 decoder's tokens.
@@ -19,12 +20,86 @@ from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.networks.inputs import TOKENS, InputRequest, check_count
 
-PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
-PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
+PREFILL, DECODE, GENERATE, STEP = "prefill", "decode", "generate", "step"
+PHASES = (FORWARD, PREFILL, DECODE, GENERATE, STEP)
 PREDICTED = (*PHASES, "training", BACKWARD)  # all phases that can be predicted
 READ_BY = {"context": (DECODE,), "prompt": (PREFILL, GENERATE), "new_tokens": (GENERATE,)}
+OF_STEP = ("contexts", "chunks")
 SPELLED = 4  # lengths that are written out
 MOST_REQUESTS = 4096  # of a batch whose requests have lengths of their own
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an engine: some requests get their next token, and chunks of prompts are read."""
+
+    contexts: tuple[int, ...] = ()  # cached tokens of each request that gets its next token
+    chunks: tuple[tuple[int, int], ...] = ()  # (new, cached) tokens of each prompt that is read
+    ending: int | None = None  # chunks that end a prompt, which get their first token; None: all of them
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a step without requests, or with sizes that it cannot have."""
+        if not self.contexts and not self.chunks:
+            raise InputError("a step without requests: give contexts, chunks or both")
+        if len(self.contexts) + len(self.chunks) > MOST_REQUESTS:
+            raise InputError(
+                f"a step of {len(self.contexts) + len(self.chunks)} requests: give {MOST_REQUESTS} at most"
+            )
+        for context in self.contexts:
+            if not is_count(context):
+                raise InputError(
+                    f"context {context!r:.40}: a request that decodes has a whole number of cached tokens, "
+                    "1 or more"
+                )
+        for chunk in self.chunks:
+            if not (isinstance(chunk, tuple) and len(chunk) == 2 and is_count(chunk[0])) or (
+                chunk[1] != 0 and not is_count(chunk[1])
+            ):
+                raise InputError(
+                    f"chunk {_written(chunk):.40}: 1 new token or more against 0 cached tokens or more; "
+                    "write 512@0"
+                )
+        if self.ending is not None and not 0 <= self.ending <= len(self.chunks):
+            raise InputError(f"ending {self.ending}: from 0 to the {len(self.chunks)} chunks of the step")
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all requests."""
+        return len(self.contexts) + sum(new for new, _ in self.chunks)
+
+    @property
+    def sequences(self) -> int:
+        """Requests that get a token."""
+        return len(self.contexts) + (len(self.chunks) if self.ending is None else self.ending)
+
+    @property
+    def positions(self) -> int:
+        """Places whose rotations are looked up: prompts of one length that start at 0 share them."""
+        if not self.chunks:
+            return 1
+        alike = len(set(self.chunks)) == 1 and not self.contexts
+        return self.chunks[0][0] if alike else self.tokens
+
+    @property
+    def context(self) -> int:
+        """Mean of the cached tokens of the requests that get their next token."""
+        return round(sum(self.contexts) / len(self.contexts)) if self.contexts else 0
+
+    @property
+    def longest(self) -> int:
+        """Positions that the longest request takes."""
+        return max([*(held + 1 for held in self.contexts), *(new + held for new, held in self.chunks)])
+
+    @property
+    def held(self) -> int:
+        """Tokens in the caches of all requests after the step."""
+        return self.tokens + sum(self.contexts) + sum(held for _, held in self.chunks)
+
+
+def _written(chunk: Any) -> str:
+    """A chunk as the command line has it."""
+    pair = isinstance(chunk, Iterable) and not isinstance(chunk, str)
+    return "@".join(map(str, chunk)) if pair else repr(chunk)
 
 
 @dataclass(frozen=True)
@@ -37,6 +112,8 @@ class Phase:
     prompt: int | None = None  # prefill, generate
     new_tokens: int | None = None  # generate; the prefill makes the first
     lengths: tuple[int, ...] | None = None  # tokens of each request: prompts, in a decode step contexts
+    contexts: tuple[int, ...] | None = None  # step: as in `Step`
+    chunks: tuple[tuple[int, int], ...] | None = None
 
     @classmethod
     def forward(cls) -> Phase:
@@ -69,6 +146,21 @@ class Phase:
         """`new_tokens` after a prompt, or after prompts of these lengths."""
         return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens, lengths=listed(lengths))
 
+    @classmethod
+    def step(cls, contexts: Iterable[int] = (), chunks: Iterable[tuple[int, int]] = ()) -> Phase:
+        """One step: the cached tokens of each request that decodes, and (new, cached) of each chunk.
+
+        Each chunk ends its prompt. Raises InputError for what is not a list.
+        """
+        found = cls(STEP, contexts=listed(contexts, "contexts"), chunks=listed(chunks, "chunks"))
+        found.check()
+        return found
+
+    def requests_of_step(self) -> Step:
+        """The requests of a step; raises InputError."""
+        chunks = tuple(tuple(one) if isinstance(one, list) else one for one in self.chunks or ())
+        return Step(self.contexts or (), chunks)
+
     def check(self, known: Sequence[str] = PHASES) -> None:
         """Raise InputError for an unknown name, or a number that is not positive and whole, or not used."""
         if self.name not in known:
@@ -83,6 +175,20 @@ class Phase:
                     f"not to {self.name}; leave it out"
                 )
         self._check_lengths()
+        self._check_step()
+
+    def _check_step(self) -> None:
+        """Raise InputError for requests that a step cannot have, or of another phase."""
+        if self.name == STEP:
+            if self.batch is not None:
+                raise InputError(
+                    f"batch {self.batch}: contexts and chunks say how many requests; leave it out"
+                )
+            self.requests_of_step()
+            return
+        for name in OF_STEP:
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name} belongs to --phase {STEP}, not to {self.name}; leave it out")
 
     def _check_lengths(self) -> None:
         """Raise InputError for lengths that the phase does not have, or that contradict its other numbers."""
@@ -127,25 +233,32 @@ class Phase:
         """The phase's name and numbers."""
         given: dict[str, Any] = {"context": self.context, "prompt": self.prompt, "new": self.new_tokens}
         given |= {} if self.lengths is None else {"lengths": spelled(self.lengths)}
+        given |= {"contexts": spelled(self.contexts)} if self.contexts else {}
+        given |= {"chunks": spelled(self.chunks)} if self.chunks else {}
         return " ".join(
             [self.name, *(f"{name} {value}" for name, value in given.items() if value is not None)]
         )
 
 
-def listed(given: Any) -> tuple[int, ...] | None:
+def listed(given: Any, what: str = "lengths") -> tuple[Any, ...] | None:
     """Lengths as a tuple, None for None; raises InputError for what holds none."""
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"lengths {given!r:.40}: must be a list of whole numbers, one for each request")
+        raise InputError(f"{what} {given!r:.40}: must be a list, with one entry for each request")
     return tuple(given)
 
 
-def spelled(lengths: Sequence[int]) -> str:
-    """Lengths in a few words."""
+def spelled(lengths: Sequence[int] | Sequence[tuple[int, int]]) -> str:
+    """Lengths, or chunks, in a few words."""
+    first, *others = dict.fromkeys(map(_spelled, lengths if len(lengths) <= SPELLED else sorted(lengths)))
     if len(lengths) <= SPELLED:
-        return ",".join(map(str, lengths))
-    return f"{min(lengths)} to {max(lengths)}"
+        return ",".join(map(_spelled, lengths))
+    return f"{first} to {others[-1]}" if others else first
+
+
+def _spelled(one: Any) -> str:
+    return f"{one[0]}@{one[1]}" if isinstance(one, tuple) else str(one)
 
 
 def mean_length(lengths: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ from neuralpower.networks.known_names import transformers_names, zoo_names
 NEAR = 0.85  # share of equal letters, from which on one name suggests another
 MOST = 6  # names that a message lists
 OF_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".pkl")
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".pkl")
 BESIDE = ("example_inputs", "main")  # functions of a file that build no network
 _MODEL_OF_TORCHVISION = re.compile(r"^@register_model\(\)\s*(?:@.*\s*)*def (\w+)\(", re.MULTILINE)
 

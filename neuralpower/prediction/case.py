@@ -11,6 +11,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.requests import Asked
 from neuralpower.networks.source import Source
+from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
@@ -77,6 +78,8 @@ def _predict_pass(
         prediction = _on_one_device(found, predictor, question, model=model)
     else:
         prediction = predict_layout(found, predictor, question, model=model)
+    if one.step is not None:
+        prediction = with_beside(prediction, found.work, predictor, one.step)
     prediction = replace(prediction, modules=module_shapes(one.module, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase

@@ -69,6 +69,8 @@ class Generation(Declared):
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
     """The prediction of a prefill or a step, with its `Step`."""
     count = prediction.batch_size * max(one.tokens, 1)
+    if one.step is not None:
+        prediction = replace(prediction, batch_size=len(one.step.contexts) + len(one.step.chunks))
     if one.lengths and one.name == PREFILL:
         count = sum(one.lengths)
     rate, energy = _rate(count, prediction.runtime_s), _scaled(prediction.energy_j, 1 / count)

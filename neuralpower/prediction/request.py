@@ -26,7 +26,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, Phase, listed
+from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.requests import Asked, asked_of
 from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
 from neuralpower.networks.source import Source
@@ -223,6 +223,7 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
     and for options that contradict each other, ModelError for a model that is not found.
     """
     phase, (layout, *_) = phase_in(options), layouts_in(options)
+    model = model if options.get("dim") is None else of_sizes(model, str(options["dim"]))
     shape, batch = texts.shape(options.get("input_shape")), options.get("batch_size")
     given = {name: options[name] for name in SAME if options.get(name) is not None}
     routing = options.get("routing", ROUTING)
@@ -242,17 +243,36 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
     return Request(model, **{**how, **given, **more})
 
 
+def of_sizes(model: Any, text: str) -> str:
+    """The name of an ONNX file with sizes such as "batch=8,height=224"; raises InputError."""
+    name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
+    if not name.partition("?")[0].endswith(".onnx"):
+        raise InputError(f"--dim {text}: names sizes of an ONNX file, and {name:.200} is none; leave it out")
+    parts = texts.names(text, "dim") or ()
+    if not all("=" in part for part in parts):
+        raise InputError(f"--dim {text}: write NAME=SIZE with commas, such as batch=8,height=224")
+    return f"{name}{'&' if '?' in name else '?'}{'&'.join(parts)}"
+
+
 def phase_in(options: Given) -> Phase:
     """The phase with its tokens; raises InputError for what names none, and for tokens of another."""
     asked = options.get("phase", FORWARD)
     given: dict[str, Any] = {name: options.get(name) for name in ("context", "prompt", "new_tokens")}
     lengths = options.get("lengths")
     given["lengths"] = texts.lengths(lengths) if isinstance(lengths, str) else listed(lengths)
+    contexts, chunks = options.get("contexts"), options.get("chunks")
+    read = texts.lengths(contexts, "contexts") if isinstance(contexts, str) else listed(contexts, "contexts")
+    given["contexts"] = read
+    given["chunks"] = texts.chunks(chunks) if isinstance(chunks, str) else listed(chunks, "chunks")
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
     phase.applied(InputRequest(seq_len=options.get("seq_len")))  # refuses two lengths
     batch, count = options.get("batch_size"), len(given.get("lengths", ()))
+    if phase.name == STEP and batch is not None:
+        raise InputError(
+            f"--batch-size {batch}: a step has the requests of --contexts and --chunks; leave it out"
+        )
     if count and batch not in (None, count):
         raise InputError(
             f"--batch-size {batch} and {count} lengths: each request has one length; leave --batch-size out"

@@ -27,15 +27,15 @@ class Interval(Declared):
 
 
 class Column(NamedTuple):
-    """A column of a prediction's rows: one entry makes it part of every table, file and JSON object."""
+    """A column of rows, such as a prediction's: one entry is part of every table, file and JSON object."""
 
     name: str  # in CSV and JSON, in the order of COLUMNS
     header: str = ""  # in tables for readers; "": not there
     unit: str = ""  # s, W, J, FLOP or another; %: a share; "": as it is
     seat: float = 0  # its place from the left in tables for readers
-    of: Callable[[Row], Any] | None = None  # its value; None: the attribute of its name
+    of: Callable[[Any], Any] | None = None  # its value; None: the attribute of its name
 
-    def value(self, row: Row) -> Any:
+    def value(self, row: Any) -> Any:
         """Its value of a row, in SI units."""
         return getattr(row, self.name) if self.of is None else self.of(row)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import TOLD
-from neuralpower.networks.phases import spelled
+from neuralpower.networks.phases import STEP, spelled
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
@@ -75,6 +75,8 @@ def _question(p: Prediction) -> str:
     if isinstance(about, Generation):
         prompt = spelled(about.lengths) if about.lengths else about.prompt
         sizes = f" (prompt {prompt}, {about.new_tokens} new tokens)"
+    elif isinstance(about, Step) and p.phase == STEP:
+        sizes = f" ({counted(about.tokens, 'new token')} of {counted(p.batch_size, 'request')})"
     elif isinstance(about, Step):
         what = "context" if about.context else "prompt"
         sizes = f" ({what} {spelled(about.lengths) if about.lengths else about.context or about.tokens})"
@@ -143,6 +145,8 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     elif isinstance(about, Step) and about.lengths:
         what = "contexts" if about.context else "prompts"
         yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
+    elif isinstance(about, Step) and prediction.phase == STEP:
+        yield f"{counted(about.tokens, 'new token')} of {counted(prediction.batch_size, 'request')}"
     elif isinstance(about, Step):
         yield f"{counted(about.tokens, 'token')} of each sample, {about.context} in the cache"
     if isinstance(about, (Generation, Step)):

@@ -1,15 +1,23 @@
-"""Waiting times of a workload, and plans for one, as tables."""
+"""Waiting times of a workload, and plans for one, as tables and pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.grid import grid, note_lines
 from neuralpower.report.number_format import many, quantity, share
-from neuralpower.serving.plan import Plan
-from neuralpower.serving.traffic import POINTS, Load, Traffic
+from neuralpower.report.page import Page, Section, Table
+from neuralpower.serving.load import POINTS, Load
+from neuralpower.serving.plan import Choice, Plan
+from neuralpower.serving.traffic import Traffic
 
-NAMES = {"ttft_s": "first token", "tpot_s": "next tokens", "latency_s": "whole answer"}
+NAMES = {
+    "ttft_s": "first token (TTFT)",
+    "tpot_s": "next tokens (TPOT)",
+    "itl_s": "gaps (ITL)",
+    "latency_s": "whole answer",
+}
 
 
 def traffic_table(found: Traffic) -> str:
@@ -48,29 +56,56 @@ def _waits(found: Traffic) -> str:
 
 
 def _foot(found: Traffic) -> Iterator[str]:
-    """What the engine does meanwhile."""
+    """What the engine does meanwhile, and what it takes."""
     load = found.value
     yield (
         f"engine: {share(load.busy)} of the time busy, {load.batch:.3g} requests in a step, "
         f"{share(load.reading)} of it with prompts"
     )
-    tokens = found.blocks * found.block
+    if load.parts:
+        yield f"steps: {', '.join(f'{kind} {share(part)}' for kind, part in list(load.parts.items())[:6])}"
+    reused = f"; {share(load.reused)} of the prompts were there" if load.reused else ""
     preempted = f"; {load.preemptions:,} preemptions, {load.recomputed:,} tokens computed again"
-    cache = f"cache: {many(tokens, 'tokens')}, {share(load.cache_share)} held"
+    cache = f"cache: {many(found.blocks * found.block, 'tokens')}, {share(load.cache_share)} held{reused}"
     yield cache + (preempted if load.preemptions else "")
+    if load.drawn is not None:
+        yield f"draws {quantity(load.drawn.power_w, 'W')}, {quantity(load.drawn.per_token_j, 'J')} a token"
+    if load.price_per_million is not None:
+        each = f"{found.price:g} a device and hour"
+        yield f"price: {load.price_per_million:.3g} for a million tokens, at {each}"
     if load.goodput_per_s is not None:
         held = share(load.goodput_per_s / load.requests_per_s)
-        yield f"promise: {held} of the requests hold {_promise(found)}"
+        good = f"goodput {load.goodput_per_s:.3g} requests/s"
+        yield f"promise: {held} of the requests hold {_promise(found)}: {good}"
     if found.curve:
         yield ""
-        yield grid(
-            ["requests/s", "tokens/s", "first token p95", "next tokens p95", "cache"],
-            [_point(point) for point in found.curve],
-        )
+        header = ["requests/s", "tokens/s", "first token p95", "next tokens p95", "cache", "J a token"]
+        yield grid(header, [_point(point) for point in found.curve])
+        if found.knee is not None:
+            yield f"knee: {found.knee:.3g} requests/s"
+    if found.compared:
+        yield ""
+        header = [f"next to {found.tool}", "point", "measured", "predicted", "off"]
+        yield grid(header, _compared(found), left=2)
     yield from note_lines(found.notes)
 
 
-def _promise(found: Traffic) -> str:
+def _compared(found: Traffic) -> list[list[str]]:
+    """Rows of a benchmark's numbers next to the predicted ones."""
+    rows = []
+    for one in found.compared:
+        unit = "s" if one.measure.endswith("_s") and not one.measure.endswith("per_s") else ""
+        values = [
+            quantity(value, unit) if unit else f"{value:.4g}" for value in (one.measured, one.predicted)
+        ]
+        name = NAMES.get(one.measure, one.measure.replace("_per_s", "/s"))
+        rows.append(
+            [one.definition and f"{name}, {one.definition}" or name, one.point, *values, f"{one.off:+.1%}"]
+        )
+    return rows
+
+
+def _promise(found: Traffic | Plan) -> str:
     return ", ".join(map(str, found.targets))
 
 
@@ -82,29 +117,120 @@ def _point(load: Load) -> list[str]:
         quantity(load.ttft_s["p95"], "s"),
         quantity(load.tpot_s["p95"], "s"),
         share(load.cache_share),
+        "-" if load.drawn is None else f"{load.drawn.per_token_j:.3g}",
     ]
+
+
+def traffic_page(found: Traffic) -> Page:
+    """Waiting times with bounds, what the time is spent on, and the curve over the rate."""
+    bounds = [found.interval(measure) for measure in NAMES]
+    waits = Bars(
+        "Waiting times, mean",
+        "seconds",
+        tuple(NAMES.values()),
+        (BarSeries("mean", tuple(b.value for b in bounds), tuple((b.low, b.high) for b in bounds)),),
+        log_y=True,
+    )
+    header = ("seconds", *POINTS)
+    rows = tuple(
+        (name, *(getattr(found.value, measure)[point] for point in POINTS)) for measure, name in NAMES.items()
+    )
+    sections = [
+        Section("What users wait for", tuple(_head(found)), (waits, Table("Percentiles", header, rows)))
+    ]
+    parts = found.value.parts
+    if parts:
+        spent = Bars(
+            "Share of the steps' time", "share", tuple(parts), (BarSeries("share", tuple(parts.values())),)
+        )
+        sections.append(Section("What the time is spent on", (), (spent,)))
+    if len(found.curve) > 1:
+        sections.append(Section("Over the rate", _knee(found), tuple(_curves(found))))
+    sections.append(
+        Section(
+            "What the engine does", tuple(f"- {line}" for line in _foot(found) if line and "\n" not in line)
+        )
+    )
+    return Page(f"{found.model} on {found.devices} x {found.device}", "Nothing was run.", tuple(sections))
+
+
+def _knee(found: Traffic) -> tuple[str, ...]:
+    return () if found.knee is None else (f"Most answers for their latency at {found.knee:.3g} requests/s.",)
+
+
+def _curves(found: Traffic) -> Iterator[XY]:
+    """Latencies and throughput over the rate."""
+    label = "requests per second"
+    for measure in ("ttft_s", "tpot_s", "latency_s"):
+        lines = tuple(
+            Series.of(
+                point,
+                [(load.rate, getattr(load, measure)[point]) for load in found.curve],
+                mode="lines+markers",
+            )
+            for point in ("mean", "p95", "p99")
+        )
+        yield XY(f"{NAMES[measure].capitalize()} over the rate", label, "seconds", lines, True, True)
+    made = Series.of("tokens", [(load.rate, load.tokens_per_s) for load in found.curve], mode="lines+markers")
+    yield XY("Throughput over the rate", label, "tokens per second", (made,), True)
 
 
 def plan_table(found: Plan) -> str:
     """Ways to serve a rate, the best first, then the ways that do not."""
-    promise = ", ".join(map(str, found.targets))
-    lines = [f"{found.model}, {found.rate:g} requests/s with {promise}", ""]
+    lines = [f"{found.model}, {found.rate:.4g} requests/s with {_promise(found)}", ""]
     if found.choices:
-        header = ["device", "ranks", "replicas", "devices", "requests/s each", "first token p95", "next p95"]
-        priced = any(choice.cost is not None for choice in found.choices)
-        rows = [
-            [
-                choice.device,
-                str(choice.layout.ranks),
-                str(choice.replicas),
-                str(choice.devices),
-                f"{choice.highest:.3g}",
-                quantity(choice.load.ttft_s["p95"], "s"),
-                quantity(choice.load.tpot_s["p95"], "s"),
-                *(["-" if choice.cost is None else f"{choice.cost:.2f}"] if priced else []),
-            ]
-            for choice in found.choices
-        ]
-        lines.append(grid([*header, *(["per hour"] if priced else [])], rows, left=1))
+        cells = [_cells(found, choice) for choice in found.choices]
+        known = [name for name in cells[0] if any(row[name] != "-" for row in cells)]
+        lines.append(grid(known, [[row[name] for name in known] for row in cells], left=1))
+        lines += ["", "* no other takes fewer devices, less money and less energy at once"]
+        best = found.choices[0]
+        if best.over_time:
+            each = ", ".join(map(str, best.over_time))
+            lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
     lines += [f"Skipped {what}: {reason}" for what, reason in found.skipped]
     return "\n".join([*lines, *note_lines(found.notes)])
+
+
+def _cells(found: Plan, choice: Choice) -> dict[str, str]:
+    """A row of a plan, by its header."""
+    apart = choice.candidate
+    return {
+        "device": choice.device + (" *" if choice.front else ""),
+        "ranks": str(choice.layout.ranks),
+        "prefill + decode": f"{apart.prefills} + {apart.decodes}" if apart.prefills else "-",
+        "replicas": str(choice.replicas),
+        "devices": str(choice.devices),
+        "requests/s each": f"{choice.highest:.3g}",
+        "first token p95": quantity(choice.load.ttft_s["p95"], "s"),
+        "next p95": quantity(choice.load.tpot_s["p95"], "s"),
+        "power": "-" if choice.power_w is None else quantity(choice.power_w, "W"),
+        "per hour": "-" if choice.cost is None else f"{choice.cost:.2f}",
+    }
+
+
+def plan_page(found: Plan) -> Page:
+    """Devices against what they cost or draw, all ways, and the replicas over a day."""
+    rows = [_cells(found, choice) for choice in found.choices]
+    parts: list[Table | XY] = []
+    if rows:
+        parts.append(Table("Ways", tuple(rows[0]), tuple(tuple(row.values()) for row in rows)))
+        dear = [(c.devices, c.cost if c.cost is not None else c.power_w, c.device) for c in found.choices]
+        what = "price of an hour" if found.choices[0].cost is not None else "watts"
+        series = Series.of("ways", dear, labels=tuple(c.device for c in found.choices))
+        parts.append(XY("Devices and what they take", "devices", what, (series,), True, True))
+    for choice in found.choices[:1]:
+        if choice.over_time and found.span_s is not None:
+            times = [(i * found.span_s, count) for i, count in enumerate(choice.over_time)]
+            parts.append(
+                XY(
+                    "Replicas over time",
+                    "seconds",
+                    "replicas",
+                    (Series.of(choice.device, times, mode="lines"),),
+                )
+            )
+    skipped = tuple(f"- {what}: {reason}" for what, reason in found.skipped)
+    sections = [Section("Ways to serve it", (), tuple(parts))]
+    sections += [Section("Skipped", skipped)] if skipped else []
+    lead = f"{found.rate:.4g} requests/s with {_promise(found)}. Nothing was run."
+    return Page(f"{found.model}: a plan", lead, tuple(sections))

@@ -21,6 +21,8 @@ from neuralpower.report.number_format import binary, bounded, counted, quantity
 from neuralpower.report.page import render
 from neuralpower.report.tables import Figure as Figure
 from neuralpower.report.tables import bounds, figures, prediction_table, row_columns, row_name, rows_by
+from neuralpower.report.traces import explanation_table, shown_columns
+from neuralpower.traces.explanation import Explanation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,6 +112,18 @@ def _(result: Comparison) -> str:
     r = result.ratio
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g})"
     return visible(f"Comparison(A {result.a}, B {result.b}: {ratio})")
+
+
+@text.register
+def _(result: Explanation) -> str:
+    return explanation_table(result, TOP)
+
+
+@line.register
+def _(result: Explanation) -> str:
+    said = ", ".join(f"{one.cause} {quantity(one.saving_s, 's')}" for one in result.findings[:3])
+    span = f"span {quantity(result.span_s, 's')}, {percent(result.priced_share)} of what ran priced"
+    return visible(f"Explanation({result.trace} on {result.device}: {span}{'; ' * bool(said)}{said})")
 
 
 @text.register
@@ -281,6 +295,27 @@ def _(result: Comparison) -> Panel:
         (),
         result.warnings,
     )
+
+
+@panel.register
+def _(result: Explanation) -> Panel:
+    columns = shown_columns(result)
+    busy = max(result.priced_s + result.unpriced_s, 1e-30)
+    lines = [
+        Line(
+            row.operator,
+            min(row.measured_s / busy, 1.0),
+            tuple(cell(row) for cell in [*columns.values()][1:]),
+        )
+        for row in result.rows
+    ]
+    figures = [
+        Figure("span", quantity(result.span_s, "s"), ""),
+        Figure("idle", quantity(result.idle_s, "s"), ""),
+    ]
+    figures += [Figure(one.cause, quantity(one.saving_s, "s"), "saved") for one in result.findings[:3]]
+    header = ("operator", "", *[*columns][1:])
+    return Panel(result.trace, result.device, tuple(figures), header, *_cut(lines, result.notes))
 
 
 @panel.register

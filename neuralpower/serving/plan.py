@@ -1,49 +1,109 @@
 """Which devices serve a rate and keep a promise: each layout's highest rate, and the replicas that it takes.
 
-A layout that cannot hold the weights, or that misses the promise when empty, is skipped with its reason. The
+Candidates are screened first: what a replica could serve if its steps were always full, and what a request
+alone waits for. The most promising are then simulated, until no other could be half as dear as the best. The
 replicas are the rate over one replica's highest rate, rounded up: requests are shared out evenly.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from neuralpower.ask.words import PLANNED
-from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.cluster import enough_for
 from neuralpower.devices.layout import Layout
-from neuralpower.devices.spec import DeviceSpec
+from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, one_line
+from neuralpower.files.cache import key_of
 from neuralpower.files.stages import stage
 from neuralpower.learn.predictor import Predictor
-from neuralpower.serving.traffic import Load, Target, deployed, highest_rate
+from neuralpower.learn.predictor_lookup import chosen
+from neuralpower.networks.phases import Step
+from neuralpower.processes.pool import Pool
+from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.load import Load, Target
+from neuralpower.serving.traffic import highest_rate
 from neuralpower.serving.workload import Workload
 
 DEGREES = (1, 2, 4, 8)  # tensor ranks of a replica
+MOST_APART = 4  # replicas of a sort that stand against one of the other
+WORSE = 2.0  # times as dear as the best found: what cannot be below is not simulated
+SPANS = 24  # of a day, each with replicas of its own
+IN_PROCESS = 4  # candidates for which no further process is started
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A replica to try."""
+
+    device: str
+    layout: Layout
+    prefills: int = 0  # that read prompts alone, for `decodes` that do not; 0: each replica does both
+    decodes: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of one such group of replicas."""
+        return (self.prefills + self.decodes) * self.layout.ranks
+
+    def __str__(self) -> str:
+        """As it is listed."""
+        apart = f", {self.prefills} prefill to {self.decodes} decode" if self.prefills else ""
+        return f"{self.layout.ranks} x {self.device}{apart}"
 
 
 @dataclass(frozen=True)
 class Choice:
     """One way to serve the rate."""
 
-    device: str
-    layout: Layout
-    replicas: int
+    candidate: Candidate
+    replicas: int  # groups, where prompts are read apart
     highest: float  # requests per second of one replica at which the promise holds
     load: Load  # of one replica at that rate
     price: float | None  # of a device for an hour; None: not given
+    over_time: tuple[int, ...] = ()  # replicas in each part of a day
+    front: bool = False  # whether no other is better in devices, price and joules at once
+
+    @property
+    def device(self) -> str:
+        """Its slug."""
+        return self.candidate.device
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of a replica."""
+        return self.candidate.layout
 
     @property
     def devices(self) -> int:
         """All devices."""
-        return self.replicas * self.layout.ranks
+        return self.replicas * self.candidate.devices
 
     @property
     def cost(self) -> float | None:
-        """Price of all devices for an hour."""
-        return None if self.price is None else self.price * self.devices
+        """Price of all devices for an hour; over a day, of those that run, in the mean."""
+        return None if self.price is None else self.price * self.mean_devices
+
+    @property
+    def mean_devices(self) -> float:
+        """Devices that run, over time."""
+        if not self.over_time:
+            return self.devices
+        return self.candidate.devices * sum(self.over_time) / len(self.over_time)
+
+    @property
+    def power_w(self) -> float | None:
+        """Watts of all devices at their highest rate; None where it is not known."""
+        drawn = self.load.drawn
+        return None if drawn is None else drawn.power_w * self.mean_devices / self.candidate.devices
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -51,10 +111,15 @@ class Choice:
         return {
             "device": self.device,
             "layout": str(self.layout),
+            "prefill_replicas": self.candidate.prefills,
+            "decode_replicas": self.candidate.decodes,
             "replicas": self.replicas,
             "devices": self.devices,
             "highest_rate": self.highest,
             "cost_per_hour": self.cost,
+            "power_w": self.power_w,
+            "replicas_over_time": list(self.over_time),
+            "front": self.front,
             "p95": p95,
         }
 
@@ -64,10 +129,12 @@ class Plan:
     """All ways, the best first, and why others are none."""
 
     model: str
-    rate: float
+    rate: float  # the highest that comes
     targets: tuple[Target, ...]
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, str], ...]  # (device and layout, reason)
+    by: str = PLANNED[0]
+    span_s: float | None = None  # of each part of a day; None: one rate
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +143,8 @@ class Plan:
             "schema": 1,
             "model": self.model,
             "rate": self.rate,
+            "by": self.by,
+            "span_s": self.span_s,
             "targets": [str(target) for target in self.targets],
             "choices": [choice.to_json() for choice in self.choices],
             "skipped": [{"what": what, "reason": reason} for what, reason in self.skipped],
@@ -83,16 +152,29 @@ class Plan:
         }
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What every candidate is to serve."""
+
+    model: str
+    workload: Workload
+    targets: tuple[Target, ...]
+    how: Mapping[str, Any]  # further arguments of `deployed`
+
+
 def plan(
     model: str,
     workload: Workload,
-    rate: float,
+    rate: float | None,
     targets: Sequence[Target],
     devices: Sequence[tuple[DeviceSpec, Predictor]],
     *,
     prices: Mapping[str, float] | None = None,
     degrees: Sequence[int] = DEGREES,
+    apart: bool = False,
     by: str = PLANNED[0],
+    executor: str = "local",
+    keep: Path | None = None,
     **how: Any,
 ) -> Plan:
     """Rank devices and tensor ranks that serve a rate.
@@ -100,18 +182,21 @@ def plan(
     Args:
         model: a name.
         workload: requests as they come; their lengths count, and how bursty they are.
-        rate: requests per second in all.
+        rate: requests per second in all; None: as the workload's arrivals change over its time.
         targets: the promise.
         devices: their sheets and predictors.
         prices: of a device for an hour, by the slug of its sheet.
         degrees: tensor ranks of a replica to try.
-        by: "devices" or "cost".
+        apart: whether replicas that read prompts alone are tried, too.
+        by: "devices", "cost" or "energy".
+        executor: "local", or "ray": the cluster that RAY_ADDRESS names.
+        keep: a file for what is done; what it has already is not done again.
         **how: further arguments of `deployed`.
 
     Raises:
         InputError: a rate that is none, no targets, or a ranking by cost without prices.
     """
-    if not (math.isfinite(rate) and rate > 0):
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
     if not targets:
         raise InputError("a plan needs a promise: ttft=500ms,tpot=30ms@p95")
@@ -119,28 +204,232 @@ def plan(
         raise InputError(f"ranking {by!r}: choose one of {', '.join(PLANNED)}")
     if by == "cost" and not prices:
         raise InputError("a ranking by cost needs prices: --price h100-sxm=2.49,l40s=0.79")
-    tries = [(spec, predictor, ranks) for spec, predictor in devices for ranks in degrees]
-    choices, skipped, notes = [], [], dict[str, None]()
-    for number, (spec, predictor, ranks) in enumerate(tries):
-        stage(f"trying {ranks} x {spec.slug}:", number, len(tries))
-        layout = Layout(tensor=ranks)
-        cluster = None if layout.alone else Cluster(spec, ranks)
+    parts, span_s = ((rate,), None) if rate is not None else _over_time(workload)
+    even = workload if rate is not None else _evened(workload)
+    longest = int((workload.prompt + workload.output).max())
+    wanted = _Wanted(model, even, tuple(targets), {"longest": longest, **how})
+    tries = [Candidate(spec.slug, Layout(tensor=ranks)) for spec, _ in devices for ranks in degrees]
+    known = {spec.slug: predictor for spec, predictor in devices}
+    skipped: list[tuple[str, str]] = []
+    costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec, _ in devices}
+    screened = _screened(wanted, tries, known, max(parts), apart, skipped)
+    screened.sort(key=lambda one: one[0] * costs[one[1].device])
+    choices: list[Choice] = []
+
+    def hopeless(least: float, candidate: Candidate) -> bool:
+        """Whether a candidate cannot come near the best found."""
+        best = min((one.devices * costs[one.device] for one in choices), default=math.inf)
+        return by != "energy" and least * costs[candidate.device] > WORSE * best
+
+    for candidate, least, answer in _answers(wanted, screened, executor, keep, hopeless):
+        if isinstance(answer, str):
+            skipped.append((str(candidate), answer))
+        elif answer is None:
+            skipped.append((str(candidate), f"not simulated: it takes {least:.0f} devices or more"))
+        else:
+            highest, load = answer
+            counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
+            price = (prices or {}).get(candidate.device)
+            over = counts if len(counts) > 1 else ()
+            choices.append(Choice(candidate, max(counts), highest, load, price, over))
+    marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
+    ranked = tuple(sorted(marked, key=_order(by)))
+    notes = tuple(dict.fromkeys(note for _, _, deployment in screened for note in deployment.notes))
+    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, notes)
+
+
+def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
+    """How dear a device is, for the ranking; unknown prices are as high as the highest."""
+    return prices.get(device, max(prices.values())) if by == "cost" else 1.0
+
+
+def _over_time(workload: Workload) -> tuple[tuple[float, ...], float]:
+    """(requests per second of each part of the workload's time, seconds of a part)."""
+    whole = float(workload.arrival_s[-1])
+    if workload.users or whole <= 0:
+        raise InputError("replicas over time: the requests come at no time; give a trace with arrivals")
+    span = whole / SPANS
+    counts, _ = np.histogram(workload.arrival_s, bins=SPANS, range=(0.0, whole))
+    return tuple(float(count) / span for count in counts), span
+
+
+def _evened(workload: Workload, most: int = 400) -> Workload:
+    """Requests of a day as they come at one rate: evenly drawn from all of them, with a Poisson process."""
+    random = np.random.default_rng(0)
+    chosen = np.linspace(0, workload.count - 1, min(most, workload.count)).round().astype(int)
+    gaps = random.exponential(1.0, len(chosen))
+    return Workload(np.cumsum(gaps) - gaps[0], workload.prompt[chosen], workload.output[chosen])
+
+
+def _screened(
+    wanted: _Wanted,
+    tries: Sequence[Candidate],
+    known: Mapping[str, Predictor],
+    rate: float,
+    apart: bool,
+    skipped: list[tuple[str, str]],
+) -> list[tuple[float, Candidate, Deployment]]:
+    """(least devices that it could take, candidate, its deployment), the most promising first."""
+    found: list[tuple[float, Candidate, Deployment]] = []
+    for number, candidate in enumerate(tries):
+        stage(f"screening {candidate}:", number, len(tries))
         try:
-            deployment = deployed(model, predictor, layout=layout, cluster=cluster, **how)
-            notes |= dict.fromkeys(deployment.notes)
-            highest, tried = highest_rate(deployment, workload, targets)
+            deployment = _deployed(wanted, candidate, known[candidate.device])
+            prompts, answers = _most(deployment, wanted.workload)
         except (InputError, ModelError) as error:
-            skipped.append((f"{ranks} x {spec.slug}", one_line(error)))
+            skipped.append((str(candidate), one_line(error)))
             continue
-        load = next(load for load in tried if load.rate == highest)
-        replicas = math.ceil(rate / highest)
-        choices.append(Choice(spec.slug, layout, replicas, highest, load, (prices or {}).get(spec.slug)))
-    ranked = tuple(sorted(choices, key=_order(by)))
-    return Plan(model, rate, tuple(targets), ranked, tuple(skipped), tuple(notes))
+        together = 1 / (1 / prompts + 1 / answers)
+        found.append((math.ceil(rate / together) * candidate.devices, candidate, deployment))
+        if apart:
+            ratio = answers / prompts
+            prefills, decodes = (int(np.clip(round(part), 1, MOST_APART)) for part in (ratio, 1 / ratio))
+            group = replace(candidate, prefills=prefills, decodes=decodes)
+            most = min(prefills * prompts, decodes * answers)
+            split = replace(deployment, prefills=prefills)
+            found.append((math.ceil(rate / most) * group.devices, group, split))
+    return found
+
+
+def _most(deployment: Deployment, workload: Workload) -> tuple[float, float]:
+    """Requests per second whose prompts, and whose answers, a replica computes if its steps are full."""
+    prompt, output = float(workload.prompt.mean()), float(workload.output.mean())
+    engine, whole = deployment.engine, max(round(prompt), 1)
+    new = min(engine.budget, whole)
+    count = int(np.clip(engine.blocks * engine.block / (prompt + output), 1, engine.requests))
+    held = (max(round(prompt + output / 2), 1),) * count
+    found = deployment.surface.at([Step(chunks=((new, 0),)), Step(contexts=held)])
+    reading, step = float(found.runtime_s[0]) * whole / new, float(found.runtime_s[1])
+    ways = engine.stages * engine.data * (1 + engine.draft)
+    return ways / reading, ways * count / (step * max(output - 1, 1e-9))
+
+
+def _deployed(wanted: _Wanted, candidate: Candidate, predictor: Predictor) -> Deployment:
+    layout = candidate.layout
+    cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
+    how = {**wanted.how, "prefills": candidate.prefills}
+    return deployed(wanted.model, predictor, layout=layout, cluster=cluster, **how)
+
+
+Answer = tuple[float, Load] | str | None  # the highest rate and its load, why there is none, or not asked
+
+
+def _tried(wanted: _Wanted, candidate: Candidate, deployment: Deployment | None = None) -> Answer:
+    """Simulate a candidate."""
+    try:
+        if deployment is None:
+            deployment = _deployed(wanted, candidate, chosen(None, candidate.device, None))
+        highest, tried = highest_rate(deployment, wanted.workload, wanted.targets, replicas=candidate.decodes)
+    except (InputError, ModelError) as error:
+        return one_line(error)
+    return highest, next(load for load in tried if load.rate == highest)
+
+
+def _answers(
+    wanted: _Wanted,
+    screened: Sequence[tuple[float, Candidate, Deployment]],
+    executor: str,
+    keep: Path | None,
+    hopeless: Callable[[float, Candidate], bool],
+) -> Iterator[tuple[Candidate, float, Answer]]:
+    """(candidate, least devices, answer) of each, in order; what the file keeps is not simulated again."""
+    kept = _Kept(keep, wanted)
+    left = [one for one in screened if str(one[1]) not in kept.answers]
+    if executor == "ray":
+        found = _on_ray(wanted, [candidate for _, candidate, _ in left])
+    elif len(left) > IN_PROCESS:
+        found = _in_processes(wanted, left)
+    else:
+        found = (_tried(wanted, candidate, deployment) for _, candidate, deployment in left)
+    for number, (least, candidate, _) in enumerate(screened):
+        stage(f"simulating {candidate}:", number, len(screened))
+        answer = kept.answers.get(str(candidate))
+        if answer is None and not hopeless(least, candidate):
+            answer = next(found)
+            kept.add(str(candidate), answer)
+        yield candidate, least, answer
+
+
+def _in_processes(wanted: _Wanted, left: Sequence[tuple[float, Candidate, Deployment]]) -> Iterator[Answer]:
+    """On all cores; the surfaces go with the calls, so that none is traced again."""
+    with Pool(-1) as pool:
+        yield from pool.results(_tried, [(wanted, candidate, _bare(one)) for _, candidate, one in left])
+
+
+def _bare(deployment: Deployment) -> Deployment:
+    """Without the traced module, which a simulation does not need."""
+    return replace(deployment, surface=replace(deployment.surface, module=None))
+
+
+def _on_ray(wanted: _Wanted, candidates: Sequence[Candidate]) -> Iterator[Answer]:
+    """On the nodes of a Ray cluster, which have neuralpower installed; raises InputError."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+    with nullcontext() if ray.is_initialized() else ray.init(log_to_driver=False, logging_level="error"):
+        tried = ray.remote(_tried)
+        for reference in [tried.remote(wanted, candidate) for candidate in candidates]:
+            yield ray.get(reference)
+
+
+class _Kept:
+    """A file with a line for each simulated candidate of the same question."""
+
+    def __init__(self, path: Path | None, wanted: _Wanted) -> None:
+        """Read what is there; raises InputError for a file of something else."""
+        self.path = path
+        asked = {
+            "model": wanted.model,
+            "targets": [str(one) for one in wanted.targets],
+            "how": str(wanted.how),
+        }
+        self.key = key_of(
+            {**asked, "prompt": wanted.workload.prompt.tolist(), "output": wanted.workload.output.tolist()}
+        )
+        self.answers: dict[str, Answer] = {}
+        if path is None or not path.exists():
+            return
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if row["key"] == self.key:
+                    load = row.get("load")
+                    found = row["reason"] if load is None else (row["highest"], Load.from_json(load))
+                    self.answers[row["candidate"]] = found
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"--keep {path}, line {number}: is none of a plan ({error}); choose another file"
+                ) from error
+
+    def add(self, name: str, answer: Answer) -> None:
+        """Write an answer at the end of the file."""
+        if self.path is None or answer is None:
+            return
+        row: dict[str, Any] = {"key": self.key, "candidate": name}
+        if isinstance(answer, str):
+            row["reason"] = answer
+        else:
+            row |= {"highest": answer[0], "load": answer[1].to_json()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _figures(choice: Choice) -> list[float]:
+    """What a choice takes of each: devices, price, watts; unknown ones are no worse than others."""
+    return [choice.mean_devices, choice.cost or 0.0, choice.power_w or 0.0]
+
+
+def _beats(one: Choice, other: Choice) -> bool:
+    """Whether one takes no more of anything, and less of something."""
+    pairs = list(zip(_figures(one), _figures(other), strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 def _order(by: str) -> Callable[[Choice], tuple[float, ...]]:
     """What choices are ranked by: unknown costs come last."""
     if by == "cost":
         return lambda choice: (math.inf if choice.cost is None else choice.cost, choice.devices)
-    return lambda choice: (choice.devices, -choice.highest)
+    if by == "energy":
+        return lambda choice: (math.inf if choice.power_w is None else choice.power_w, choice.devices)
+    return lambda choice: (choice.mean_devices, -choice.highest)

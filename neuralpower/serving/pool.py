@@ -1,7 +1,8 @@
 """The blocks of a cache: held by requests, or freed and still readable until others need their place.
 
 Freed blocks queue up; a request takes them from the front. The blocks of one request queue with its last ones
-in front, so that its first tokens are found the longest (vLLM's free queue).
+in front, so that its first tokens are found the longest (vLLM's free queue). Blocks with the beginning of a
+prompt that several requests have are shared: they are freed with the last of these requests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class BlockPool:
     free: int = field(init=False)
     _blank: int = field(init=False)  # free blocks that hold nothing
     _kept: OrderedDict[int, int] = field(init=False, default_factory=OrderedDict)  # name -> freed blocks
+    _shared: dict[int, int] = field(init=False, default_factory=dict)  # name -> requests that hold its blocks
 
     def __post_init__(self) -> None:
         """All blocks are free."""
@@ -61,3 +63,31 @@ class BlockPool:
             self._blank += held - used
         self.free -= used
         return used
+
+    # ---- blocks that several requests hold ----
+
+    def join(self, name: int, count: int) -> bool:
+        """Hold the `count` blocks of a name with others, or alone; False where not all of them are there."""
+        if name in self._shared:
+            self._shared[name] += 1
+        elif self._kept.get(name, 0) == count:
+            self.reuse(name, count)
+            self._shared[name] = 1
+        else:
+            return False
+        return True
+
+    def share(self, name: int) -> bool:
+        """Let others join blocks that a request holds; False where others have the same under that name."""
+        if name in self._shared:
+            return False
+        self._blank += self._kept.pop(name, 0)  # fewer than all of them
+        self._shared[name] = 1
+        return True
+
+    def part(self, name: int, count: int) -> None:
+        """Stop holding the blocks of a name; the last one frees them."""
+        self._shared[name] -= 1
+        if not self._shared[name]:
+            del self._shared[name]
+            self.give(count, name)

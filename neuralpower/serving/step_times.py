@@ -5,39 +5,38 @@
     decodes   of a number of decodes, by their cached tokens
     chunks    of new tokens of a prompt, by its cached tokens
 
-Between grid points attention is linear in the cached tokens. Two laws of real steps are added, which passes
-of one phase with one repeated cache do not show:
-
-    cold caches         attention reads no cache faster than memory delivers it
-    decodes next to a   run in the prompt's kernel, which reads the keys of a group once for each query head,
-    prompt              in a block of threads of its own; the longest block ends last
+Between grid points attention is linear in the cached tokens. Laws of real steps are added: those of
+`neuralpower.prediction.beside`, and ranks that wait for the slowest of them at each exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
-from neuralpower.layers.attention import Attention
+from neuralpower.layers.collective import Collective
+from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.rows import BOUNDS
-from neuralpower.serving.surface import Family, RequestLayer, StepSurface, sizes_of
+from neuralpower.serving.surface import Family, StepSurface, sizes_of
 
 Array = np.ndarray
-COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
-# Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
-# and eight query heads a key: median error 12 %.
-BLOCK_S = 4e-6  # of a block of threads, besides reading its keys
-SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
-BESIDE = 1.15  # times as long as alone takes the prompt's part
-PACKING = ("GH",)  # chips for which engines' kernel packs the query heads of a key: FlashAttention-3
-SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s"}
+JOULES = "joules"  # instead of a bound: what steps draw, of one device
+# The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
+# SGLang 0.5 (Qwen3 32B on 2 to 8 H100s).
+SKEW = 0.08
+SLOWEST = {
+    1: 0.0,
+    2: 0.564,
+    4: 1.029,
+    8: 1.424,
+    16: 1.766,
+}  # the largest of that number of normal ones, in the mean
+SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s", JOULES: "energy_j"}
 
 
 def _grid(most: int, first: int = 1) -> Array:
@@ -65,7 +64,7 @@ class Table:
 
 
 class StepTimes:
-    """The times of steps in one bound: "value", "low" or "high".
+    """The times of steps in one bound: "value", "low" or "high"; or their joules.
 
     Args:
         surface: of the model on its devices.
@@ -73,110 +72,113 @@ class StepTimes:
         requests: most requests of a step.
         longest: most tokens of a request.
         bound: which of them.
+        verified: drafted tokens that each decode verifies.
+        drafter: the times of the model that drafts them; None: drafting takes no time.
+        known: what has been priced, for all bounds.
     """
 
     def __init__(
-        self, surface: StepSurface, *, budget: int, requests: int, longest: int, bound: str = BOUNDS[0]
+        self,
+        surface: StepSurface,
+        *,
+        budget: int,
+        requests: int,
+        longest: int,
+        bound: str = BOUNDS[0],
+        verified: int = 0,
+        drafter: StepTimes | None = None,
+        known: dict[str, Outcomes] | None = None,
     ) -> None:
         """Raise InputError for an unknown bound."""
         if bound not in SCALE:
             raise InputError(f"unknown bound {bound!r}: choose one of {', '.join(SCALE)}")
         self.surface, self.bound = surface, bound
         self.budget, self.requests, self.longest = budget, requests, longest
-        spec = surface.predictor.sheet or known_spec(surface.predictor.device)
-        if spec is None or spec.get("memory_bytes_per_s") is None:
-            raise InputError(
-                f"{surface.predictor.device} has no sheet with its memory bandwidth; add --device-spec"
-            )
-        self.bytes_per_s = float(spec.get("memory_bytes_per_s") or 0)
-        self.processors = float(spec.get("cores") or 1)
-        self.packs = str(spec.chip or "").startswith(PACKING)
+        self.drafter, self.each = drafter, 1 + verified
+        self.known = {} if known is None else known
+        ranks = surface.layout.tensor * surface.layout.data
+        self.skew = SKEW * float(np.interp(ranks, list(SLOWEST), list(SLOWEST.values())))
+        self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----
 
     @cached_property
     def prompt_tokens_s(self) -> Array:
         """[tokens + 1] what all requests share in a step that reads prompts, but for the ends."""
-        return self._shared(self.surface.prompts, np.arange(1, self.budget + 1), ends=False)
+        return self._shared(self.surface.prompts, self.budget, ends=False)
 
     @cached_property
     def decode_tokens_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, np.arange(1, self.requests + 1), ends=False)
+        return self._shared(self.surface.decodes, self.requests * self.each, ends=False)
 
     @cached_property
     def ends_s(self) -> Array:
         """[requests + 1] logits and sampling."""
-        return self._shared(self.surface.prompts, np.arange(1, self.requests + 1), ends=True)
+        return self._shared(self.surface.prompts, self.requests * self.each, ends=True)
 
     @cached_property
     def decode_ends_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, np.arange(1, self.requests + 1), ends=True)
+        return self._shared(self.surface.decodes, self.requests * self.each, ends=True)
 
     @cached_property
     def decodes(self) -> Table:
         """Seconds of attention and scans of decodes alone, all with as many cached tokens."""
         counts, cached = _grid(self.requests), _grid(self.longest)
         flat = [(count, 1, held) for count in counts for held in cached]
-        return Table(counts, cached, self._requests(self.surface.decodes, flat).reshape(len(counts), -1))
+        seconds = self._requests("decodes", self.surface.decodes, flat)
+        return Table(counts, cached, seconds.reshape(len(counts), -1))
 
     @cached_property
     def chunks(self) -> Table:
         """Seconds of attention and scans of one prompt's chunk."""
         counts, cached = _grid(self.budget), np.concatenate([[0], _grid(self.longest)])
         flat = [(1, new, held) for new in counts for held in cached]
-        return Table(counts, cached, self._requests(self.surface.prompts, flat).reshape(len(counts), -1))
+        seconds = self._requests("chunks", self.surface.prompts, flat)
+        return Table(counts, cached, seconds.reshape(len(counts), -1))
 
     # ---- times ----
 
     def seconds(self, contexts: Array, chunks: Sequence[tuple[int, int]], ending: int) -> float:
-        """Seconds of a step.
+        """Seconds of a step, or its joules.
 
         Args:
             contexts: cached tokens of each request that gets its next token [requests].
             chunks: (new, cached) tokens of each prompt that is read.
             ending: chunks that end their prompts.
         """
-        count = len(contexts)
+        seconds = self._verified(contexts, chunks, ending)
+        if self.drafter is not None and self.each > 1:
+            seconds += self.drafter.seconds(contexts, chunks, ending)
+            if len(contexts):
+                seconds += (self.each - 2) * self.drafter.seconds(contexts, (), 0)
+        return seconds
+
+    def _verified(self, contexts: Array, chunks: Sequence[tuple[int, int]], ending: int) -> float:
+        """The same without drafting."""
+        count = len(contexts) * self.each
         if not chunks:
-            return float(self.decode_tokens_s[count] + self.decode_ends_s[count] + self.decodes_s(contexts))
-        tokens = count + sum(new for new, _ in chunks)
+            shared = float(self.decode_tokens_s[count] + self.decode_ends_s[count])
+            return shared + (1 + self.skew) * self.decodes_s(contexts)
+        tokens = min(count + sum(new for new, _ in chunks), self.budget)
         reading = sum(
             float(np.interp(held, self.chunks.cached, self.chunks.row(new))) for new, held in chunks
         )
         shared = float(self.prompt_tokens_s[tokens] + self.ends_s[count + ending])
-        return shared + (self.beside_s(contexts, reading) if count else reading)
+        return shared + (1 + self.skew) * (self.beside_s(contexts, reading) if count else reading)
 
     def decodes_s(self, contexts: Array) -> float:
         """Attention and scans of decodes alone."""
         row = self.decodes.row(len(contexts))
-        return max(float(np.interp(contexts, self.decodes.cached, row).mean()), self._cold_s(contexts))
+        return max(
+            float(np.interp(contexts, self.decodes.cached, row).mean()),
+            self.laws.cold_s(contexts) * self._ratio,
+        )
 
     def beside_s(self, contexts: Array, reading_s: float) -> float:
         """Attention and scans of prompts, which take `reading_s` alone, and of decodes next to them."""
-        if self.packs or not self._heads:
-            return reading_s + self.decodes_s(contexts)
-        total = longest = 0.0
-        for heads, width, window, layers in self._heads:
-            held = np.minimum(contexts, window) if window else contexts
-            rate = SHARED_READS * self.bytes_per_s
-            blocks = BLOCK_S + width * held * self.processors / rate
-            total += layers * heads / self.processors * float(blocks.sum())
-            longest += layers * float(blocks.max())
-        return max(
-            BESIDE * reading_s + total * self._ratio,
-            longest * self._ratio,
-            reading_s + self._cold_s(contexts),
-        )
-
-    def _cold_s(self, contexts: Array) -> float:
-        """Least time in which memory delivers the caches."""
-        size = sum(
-            share * float((np.minimum(contexts, window) if window else contexts).sum())
-            for share, window in self._cached_bytes
-        )
-        return size / (COLD * self.bytes_per_s) * self._ratio
+        return self.laws.mixed_s(contexts, reading_s, self.decodes_s(contexts), self._ratio)
 
     @cached_property
     def _ratio(self) -> float:
@@ -186,33 +188,8 @@ class StepTimes:
         pool = Pool(1, graphed=True)
         self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
-        return float(getattr(found, SCALE[self.bound])[0] / found.runtime_s[0]) if found.runtime_s[0] else 1.0
-
-    @cached_property
-    def _heads(self) -> list[tuple[int, float, int, float]]:
-        """(query heads, bytes of a token's keys and values that each reads, window, layers) of attention."""
-        found = []
-        for layer in self.surface.prompts.requests:
-            example = layer.example
-            if isinstance(example, Attention):
-                width = 2.0 * example.itemsize * example.head_size
-                found.append((example.query_heads, width, layer.window, layer.count))
-        return found
-
-    @cached_property
-    def _cached_bytes(self) -> list[tuple[float, int]]:
-        """(bytes of a token's cache in all such layers, window)."""
-        found = []
-        for layer in self.surface.decodes.requests:
-            if "key_length" in layer.example.field_names():
-                sizes = [self._moved(layer, held) for held in (1_000, 2_000)]
-                found.append((layer.count * (sizes[1] - sizes[0]) / 1_000, layer.window))
-        return found
-
-    @staticmethod
-    def _moved(layer: RequestLayer, held: int) -> float:
-        changes: dict[str, Any] = {"batch": 1, "key_length": held}
-        return float(sum(replace(layer.example, **changes).bytes()))
+        whole = float(found.runtime_s[0])
+        return float(getattr(found, SCALE[self.bound])[0] / whole) if whole else 1.0
 
     # ---- pricing ----
 
@@ -220,23 +197,36 @@ class StepTimes:
         surface = self.surface
         return pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
 
-    def _priced(self, count: int, add: Callable[[Pool], None]) -> Array:
-        pool = Pool(count, graphed=True)
-        add(pool)
-        return np.asarray(getattr(self._outcomes(pool), SCALE[self.bound]))
+    def _priced(self, name: str, count: int, add: Callable[[Pool], None]) -> Array:
+        """Seconds of all layers; at the exchanges among them the ranks wait for the slowest."""
+        exchanges = f"{name}, exchanges"
+        if name not in self.known:
+            pool = Pool(count, graphed=True)
+            add(pool)
+            self.known[name] = self._outcomes(pool)
+            alone = pool.by_kind().get(Collective.kind)
+            if self.skew and alone is not None:
+                self.known[exchanges] = self._outcomes(alone)
+        whole = np.asarray(getattr(self.known[name], SCALE[self.bound]))
+        if exchanges not in self.known:
+            return whole
+        apart = np.asarray(getattr(self.known[exchanges], SCALE[self.bound]))
+        return np.asarray(whole + self.skew * (whole - apart))
 
-    def _shared(self, family: Family, counts: Array, *, ends: bool) -> Array:
-        """[counts + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
+    def _shared(self, family: Family, most: int, *, ends: bool) -> Array:
+        """[most + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
+        counts = np.arange(1, most + 1)
         sizes = np.array(
             [sizes_of(int(n), int(n) if ends else 1, 1 if family.decodes else int(n), 0) for n in counts]
         )
         where, routing = np.arange(len(counts)), self.surface.routing
+        name = f"{'decode' if family.decodes else 'prompt'} {'ends' if ends else 'tokens'}"
         seconds = self._priced(
-            len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
+            name, len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
         )
         return np.concatenate([[0.0], seconds])
 
-    def _requests(self, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
+    def _requests(self, name: str, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
         """Seconds of what works by request, (requests, new tokens, cached tokens) each."""
         rows = [(i, *sizes, 1.0) for i, sizes in enumerate(flat)]
-        return self._priced(len(flat), lambda pool: family.add_requests(pool, rows))
+        return self._priced(name, len(flat), lambda pool: family.add_requests(pool, rows))

@@ -15,7 +15,6 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -27,16 +26,19 @@ from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.experts import Experts
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import Phase
+from neuralpower.networks.phases import Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.compose import check
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import with_weights
+from neuralpower.trace.by_request import RequestLayer, by_request
 from neuralpower.trace.follow import Followed, follow
 from neuralpower.trace.lifetimes import WEIGHTS
+from neuralpower.trace.passes.graph import CAPTURED
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import ENGINE
 from neuralpower.trace.records import Trace
@@ -51,58 +53,9 @@ STEPS = (
     (7, 300),
     (13, 1_100),
 )  # (requests, tokens beyond the largest window) of traced decode steps
-REQUESTS, NEW, SEEN = "batch", ("query_length", "length"), "key_length"  # sizes of what works by request
 LOADS = ("hit", "fullest")  # numbers of experts that follow from the routing
-CAPTURED = 512  # tokens of the largest graph that vLLM captures by default (`max_cudagraph_capture_size`)
 MOST_TERMS = 3  # of a form
 TOLERANCE = 1e-9  # of a number, relative
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of an engine: some requests get their next token, and chunks of prompts are read."""
-
-    contexts: tuple[int, ...] = ()  # cached tokens of each request that gets its next token
-    chunks: tuple[tuple[int, int], ...] = ()  # (new, cached) tokens of each prompt that is read
-    ending: int | None = None  # chunks that end a prompt, which get their first token; None: all of them
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a step without requests, or with sizes that it cannot have."""
-        if not self.contexts and not self.chunks:
-            raise InputError("a step without requests: give contexts, chunks or both")
-        for context in self.contexts:
-            if context < 1:
-                raise InputError(f"context {context}: a request that decodes has 1 cached token or more")
-        for new, cached in self.chunks:
-            if new < 1 or cached < 0:
-                raise InputError(
-                    f"chunk {new}@{cached}: 1 new token or more against 0 cached tokens or more; write 512@0"
-                )
-        if self.ending is not None and not 0 <= self.ending <= len(self.chunks):
-            raise InputError(f"ending {self.ending}: from 0 to the {len(self.chunks)} chunks of the step")
-
-    @property
-    def tokens(self) -> int:
-        """New tokens of all requests."""
-        return len(self.contexts) + sum(new for new, _ in self.chunks)
-
-    @property
-    def sequences(self) -> int:
-        """Requests that get a token."""
-        return len(self.contexts) + (len(self.chunks) if self.ending is None else self.ending)
-
-    @property
-    def positions(self) -> int:
-        """Places whose rotations are looked up: prompts of one length that start at 0 share them."""
-        if not self.chunks:
-            return 1
-        alike = len(set(self.chunks)) == 1 and not self.contexts
-        return self.chunks[0][0] if alike else self.tokens
-
-    @property
-    def context(self) -> int:
-        """Mean of the cached tokens of the requests that get their next token."""
-        return round(sum(self.contexts) / len(self.contexts)) if self.contexts else 0
 
 
 @dataclass(frozen=True)
@@ -137,26 +90,6 @@ class SharedLayer:
             experts = self.example.routed or self.example.experts
             loads = [routing.load(int(pairs), self.example.top_k, experts) for pairs in numbers["pairs"]]
             numbers |= {name: np.array([float(getattr(load, name)) for load in loads]) for name in LOADS}
-        return numbers
-
-
-@dataclass(frozen=True)
-class RequestLayer:
-    """A layer that works request by request: attention, a scan."""
-
-    example: Layer
-    window: int  # keys that a query sees at most; 0: all
-    count: float = 0.0  # calls in a pass
-
-    def numbers(self, requests: Array, new: Array, seen: Array, *, decodes: bool) -> dict[str, Array]:
-        """Its numbers [rows] for a kernel of `requests`, each with `new` tokens and keys of `seen` tokens."""
-        names = self.example.field_names()
-        numbers = {REQUESTS: requests}
-        numbers |= {name: new for name in NEW if name in names}
-        if SEEN in names:
-            numbers[SEEN] = np.minimum(seen, self.window) if decodes and self.window else seen
-        if self.window and not decodes and "window" in names:
-            numbers["window"] = np.where(self.window < seen, self.window, 0)
         return numbers
 
 
@@ -215,6 +148,17 @@ class StepSurface:
     weights_bytes: int = 0  # of a rank
     captured: int = CAPTURED  # most tokens of a step that is launched as a graph
 
+    @property
+    def mixes(self) -> bool:
+        """Whether it has experts."""
+        return any(isinstance(layer.example, Experts) for layer in self.prompts.shared)
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of a token in the caches of all layers without a window."""
+        laws = Beside.of(self.prompts.requests, self.decodes.requests, self.predictor)
+        return sum(size for size, window in laws.cached_bytes if not window)
+
     def at(self, steps: Sequence[Step]) -> Outcomes:
         """Seconds with bounds, and joules, of each step [steps]."""
         graphed = np.array([step.tokens <= self.captured for step in steps])
@@ -229,7 +173,19 @@ class StepSurface:
             **{name: np.concatenate([getattr(o, name) for _, o in parts])[order] for name in names}
         )
 
+    def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
+        """Seconds of the layers of each kind, each [steps]."""
+        pools = self._pool(steps, graphed=True).by_kind()
+        return {
+            kind: pool.work(self.predictor, self.dtype).outcomes(self.predictor).runtime_s
+            for kind, pool in pools.items()
+        }
+
     def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
+        pool = self._pool(steps, graphed=graphed)
+        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+
+    def _pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
         pool = Pool(len(steps), graphed=graphed)
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
@@ -240,7 +196,7 @@ class StepSurface:
                 family.add_shared(pool, where, sizes[where], self.routing)
         self.decodes.add_requests(pool, _kernels([[(1, held) for held in step.contexts] for step in steps]))
         self.prompts.add_requests(pool, _kernels([step.chunks for step in steps]))
-        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+        return pool
 
 
 def _kernels(asked: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[float, ...]]:
@@ -322,7 +278,7 @@ class _Traced:
     @property
     def structure(self) -> tuple[object, ...]:
         """What passes whose numbers correspond have in common."""
-        shared = (task for task in self.work.tasks if not _by_request(task.layer))
+        shared = (task for task in self.work.tasks if not by_request(task.layer))
         tasks = tuple(
             (pattern(task.path), task.layer.kind, words_of(task.layer.to_row()), task.share)
             for task in shared
@@ -389,19 +345,13 @@ def sizes_of(tokens: int, sequences: int, length: int, context: int) -> Array:
     )
 
 
-def _by_request(layer: Layer) -> bool:
-    """Whether a layer works request by request."""
-    names = layer.field_names()
-    return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
-
-
 def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[Form, ...]] | None:
     """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
     if len({one.structure for one in passes}) > 1:
         return None
     solver = _Solver(np.array([one.sizes for one in passes]))
     grouped: dict[tuple[object, ...], SharedLayer] = {}
-    kept = [[task for task in one.work.tasks if not _by_request(task.layer)] for one in passes]
+    kept = [[task for task in one.work.tasks if not by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
         rows = [task.layer.to_row() for task in tasks]
         numbers = {
@@ -428,15 +378,12 @@ def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[Re
     """The layers that work request by request; None where a pass has other numbers than they say."""
     found = Counter[RequestLayer]()
     for task in passes[0].work.tasks:
-        if _by_request(task.layer):
+        if by_request(task.layer):
             found[RequestLayer(task.layer, windows.get(task.path, 0))] += 1
     for one in passes:
-        requests, new, seen = (np.array([float(n)]) for n in (one.requests, one.new, one.new + one.cached))
-        told, met = Counter[Layer](), Counter(t.layer for t in one.work.tasks if _by_request(t.layer))
+        told, met = Counter[Layer](), Counter(t.layer for t in one.work.tasks if by_request(t.layer))
         for layer, count in found.items():
-            numbers = layer.numbers(requests, new, seen, decodes=one.cached > 0)
-            changes: dict[str, Any] = {name: int(value[0]) for name, value in numbers.items()}
-            told[replace(layer.example, **changes)] += count
+            told[layer.at(one.requests, one.new, one.new + one.cached, decodes=one.cached > 0)] += count
         if told != met:
             return None
     return tuple(replace(layer, count=float(count)) for layer, count in found.items())

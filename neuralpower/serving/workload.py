@@ -20,6 +20,7 @@ from neuralpower.errors import InputError
 
 Array = np.ndarray
 MOST_REQUESTS = 2_000_000
+NAMED, MOST_NAMED = 512, 2**20  # tokens that a hash of Mooncake's traces names, and that any may
 ARRIVAL = {
     "arrival_s": 1.0,
     "arrival": 1.0,
@@ -41,7 +42,8 @@ class Workload:
     prompt: Array  # tokens
     output: Array  # tokens, 1 or more
     users: int = 0  # of a closed loop: each sends its next request when the last one has ended; 0: open
-    prefixes: tuple[tuple[int, ...], ...] = ()  # of each request: what names its prompt's blocks, in order
+    prefixes: tuple[tuple[int, ...], ...] = ()  # of each request: what names its prompt's parts, in order
+    named: int = 0  # tokens of a part
 
     def __post_init__(self) -> None:
         """Raise InputError for requests that cannot be."""
@@ -64,7 +66,9 @@ class Workload:
         users = self.users // replicas + (place < self.users % replicas)
         arrival = self.arrival_s[place::replicas]
         prefixes = self.prefixes[place::replicas]
-        return Workload(arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes)
+        return Workload(
+            arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes, self.named
+        )
 
     def at_rate(self, rate: float) -> Workload:
         """The same requests, arriving in the mean at another rate (per second)."""
@@ -184,14 +188,31 @@ def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workloa
         prompts.append(_length(row, INPUT, where))
         outputs.append(_length(row, OUTPUT, where))
         named = row.get("hash_ids") or ()
-        prefixes.append(tuple(json.loads(named) if isinstance(named, str) else named))
+        prefixes.append(_names(named, where))
         if times[-1] < times[0] or (len(times) > 1 and times[-1] < times[-2]):
             raise InputError(f"{where}: arrives before the line above it; sort the file by arrival")
     if not prompts:
         raise InputError(f"{path} has no requests")
     arrival = (np.array(times) - times[0]) / scale
     known = tuple(prefixes) if any(prefixes) else ()
-    return Workload(arrival, np.array(prompts), np.array(outputs), prefixes=known)
+    named = _part(path, prompts, prefixes) if known else 0
+    return Workload(arrival, np.array(prompts), np.array(outputs), prefixes=known, named=named)
+
+
+def _part(path: Path, prompts: Sequence[int], names: Sequence[Sequence[int]]) -> int:
+    """Tokens that a hash names: as all lines allow; raises InputError for a line that contradicts others."""
+    low, high = 1, MOST_NAMED
+    for number, (tokens, some) in enumerate(zip(prompts, names, strict=True), 1):
+        if not some:
+            continue
+        least, most = -(-tokens // len(some)), (tokens - 1) // (len(some) - 1) if len(some) > 1 else high
+        if max(low, least) > min(high, most):
+            raise InputError(
+                f"{path}, request {number}: {len(some)} hash_ids contradict its length of {tokens}: "
+                f"those above name {low} to {high} tokens each; correct the length or the hash_ids"
+            )
+        low, high = max(low, least), min(high, most)
+    return NAMED if low <= NAMED <= high else low
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -214,6 +235,15 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number}: is not an object; write one request a line")
         yield number, row
+
+
+def _names(given: Any, where: str) -> tuple[int, ...]:
+    """The names of a prompt's parts; raises InputError."""
+    try:
+        names = json.loads(given) if isinstance(given, str) else given
+        return tuple(int(one) for one in names)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: hash_ids {given!r:.40}: a list of whole numbers") from error
 
 
 def _arrival(row: Mapping[str, Any], where: str) -> float:

@@ -12,8 +12,10 @@ from torch import nn
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.decoder import Pass
+from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
+from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
@@ -66,7 +68,15 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
 
 def work_of(one: Pass, question: Question) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return applied(_recorded(one, question), question)
+    return _worked(one, _recorded(one, question), question)
+
+
+def _worked(one: Pass, found: Trace, question: Question) -> Trace:
+    """The tasks of what was recorded of a pass."""
+    work = applied(found, question)
+    if one.step is None:
+        return work
+    return stepped(work, None if one.decodes is None else work_of(one.decodes, question), one.step)
 
 
 def _pass(one: Pass, question: Question) -> Followed:
@@ -74,7 +84,7 @@ def _pass(one: Pass, question: Question) -> Followed:
     found = _recorded(one, question)
     idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
     notes = [note for note in (one.inputs.note, idle) if note]
-    work = applied(found, question)
+    work = _worked(one, found, question)
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -159,6 +169,8 @@ def shape_of(one: Pass) -> PassShape:
     """The shape of a trace's pass."""
     windows = {} if one.name == FORWARD else windows_of(one.module)
     placed = placed_experts(one.module)
+    if one.step is not None:  # the passes of a prompt make it
+        return PassShape(PREFILL, one.batch_size, one.tokens, 0, windows, placed, one.step.sequences)
     return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
 
 

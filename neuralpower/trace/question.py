@@ -11,7 +11,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
+from neuralpower.networks.phases import PHASES
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.recipe import RECIPE, Recipe
@@ -39,14 +39,14 @@ def checked_run(run: str, phase: str = FORWARD) -> str:
     """The way to run; raises InputError for an unknown one, and for one that the phase does not have."""
     if run not in RUNS:
         raise unknown("way to run", run, RUNS)
-    if run == ENGINE and phase not in (FORWARD, PREFILL, DECODE, GENERATE):
+    if run == ENGINE and phase not in PHASES:
         raise InputError(f"run {ENGINE} serves a trained network, and phase {phase} trains; choose {COMPILE}")
     return run
 
 
 def usual_run(platform: Platform, phase: str) -> str:
     """The default way to run a phase: language models on accelerators are served by engines."""
-    served = platform.family != CPU.family and phase in (PREFILL, DECODE, GENERATE)
+    served = platform.family != CPU.family and phase in PHASES and phase != FORWARD
     return ENGINE if served else EAGER
 
 

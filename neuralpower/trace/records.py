@@ -147,6 +147,12 @@ class PassShape:
     context: int = 0  # tokens of each sample in the cache before it
     windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
     placed: frozenset[str] = frozenset()  # paths of experts that get a row for each choice, from all ranks
+    stepped: int = 0  # requests that get a token, where the prompt stands for a step of several; else 0
+
+    @property
+    def ends(self) -> int:
+        """Requests that get a token."""
+        return self.stepped or self.batch
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace_call
-from neuralpower.traces.events import OVER_BUS, Events, read_events
+from neuralpower.traces.events import Operator, read_recording
 
 DTYPES: Mapping[str, torch.dtype] = {
     "c10::BFloat16": torch.bfloat16,
@@ -69,6 +69,27 @@ MOST_AXES, MOST_ELEMENTS = 16, 2**40
 LISTED = "TensorList"  # whose tensors are recorded without types
 
 
+ALIKE: Mapping[str, tuple[str, Sequence[int | None]]] = {
+    # PyTorch's choices among kernels: the operator that they do the work of, and which inputs it takes
+    "_scaled_dot_product_flash_attention": ("scaled_dot_product_attention", (0, 1, 2, None, 3, 4)),
+    "_scaled_dot_product_efficient_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
+    "_scaled_dot_product_cudnn_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
+}
+ABSENT: Mapping[str, Any] = {"Input type": "", "Input Dims": [], "Input Strides": [], "Concrete Inputs": ""}
+MADE = frozenset("arange zeros ones full rand randn randint randperm empty eye linspace".split())
+"""Operators that make tensors of numbers alone."""
+MOST_REPLAYED = 20_000  # different calls, of some 2 ms each
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a recorded call comes to: its layers, else the bytes of its tensors, and why."""
+
+    layers: tuple[Layer, ...] = ()
+    bytes: int = 0  # that operators move which no kind describes
+    why: str = ""  # some of it has no layer; "": all has
+
+
 @dataclass(frozen=True)
 class TracedCall:
     """An operator of a trace: its layers, or why there are none, and the time of its kernels."""
@@ -77,7 +98,7 @@ class TracedCall:
     layers: tuple[Layer, ...]
     kernels: int
     device_s: float
-    why: str = ""  # it cannot be priced; "": it can
+    why: str = ""  # it has no layers, or not for all of its work; "": it has
 
 
 @dataclass(frozen=True)
@@ -90,59 +111,125 @@ class TracedCalls:
 
 
 def read_calls(path: Path) -> TracedCalls:
-    """The calls of a trace in order; raises InputError as `read_events`."""
-    events = read_events(path)
-    usual = _usual(events)
-    known: dict[tuple[str, str], tuple[tuple[Layer, ...], str]] = {}
+    """The calls of a trace in order; raises InputError as `read_recording`."""
+    recording = read_recording(path)
+    replays = Replays(recording.operators)
+    taken, count, bus = ([0.0] * len(recording.operators) for _ in range(3))
+    elsewhere_s = 0.0
+    for one in recording.ran:
+        if one.owner < 0:
+            elsewhere_s += one.took / 1e6
+            continue
+        taken[one.owner] += one.took / 1e6
+        count[one.owner] += 1
+        bus[one.owner] += one.over_bus
     calls = []
-    for one in (operator for operator in events.operators if operator.kernels):
-        key = one.name, repr(one.inputs)
-        if key not in known:
-            known[key] = _layers(one.name, one.inputs, usual)
-        layers, why = known[key]
-        if any(word in kernel for kernel in one.kernels for word in OVER_BUS):
-            layers, why = (), "copies between host and device"
-        calls.append(TracedCall(one.name, layers, len(one.kernels), one.device_s, why))
-    return TracedCalls(events.device, tuple(calls), events.elsewhere_s)
+    for i, operator in enumerate(recording.operators):
+        replay = replays.of(operator)
+        if bus[i]:
+            replay = Replay(why="copies between host and device")
+        layers = () if replay.why else tuple(by_torch(layer) for layer in replay.layers)
+        calls.append(TracedCall(operator.name, layers, int(count[i]), taken[i], replay.why))
+    return TracedCalls(recording.device, tuple(calls), elsewhere_s)
 
 
-def _layers(
-    name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
-) -> tuple[tuple[Layer, ...], str]:
-    """(layers that a recorded call makes, "" or why it cannot be priced)."""
+class Replays:
+    """Recorded calls made again, each distinct one once; past MOST_REPLAYED the others are refused."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.usual = _usual(operators)
+        self._known: dict[int, Replay] = {}
+
+    def of(self, operator: Operator) -> Replay:
+        """What a recorded call comes to."""
+        if operator.key not in self._known:
+            if len(self._known) >= MOST_REPLAYED:
+                return Replay(why=f"more than {MOST_REPLAYED:,} different calls")
+            self._known[operator.key] = _replayed(operator.name, operator.inputs, self.usual)
+        return self._known[operator.key]
+
+
+def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype) -> Replay:
+    """What a recorded call makes."""
+    alike, kept = ALIKE.get(name, (name, None))
+    if kept is not None:
+        inputs = {
+            one: [values[i] if i is not None and i < len(values) else ABSENT[one] for i in kept]
+            for one, values in inputs.items()
+        }
     try:
-        call = _call(name, inputs, usual)
-        found = trace_call(call)
+        recorded = _recorded(inputs, usual)
+        call = _call(alike, recorded)
+        if call is None:
+            return _by_tensors(name, recorded)
+        try:
+            traced = trace_call(call)
+        except ValueError:  # as of `clamp` without its bounds
+            if inputs.get("Concrete Inputs"):
+                raise
+            return _by_tensors(name, recorded)
     except Unmodelled as error:
-        return (), str(error)
+        return Replay(why=str(error))
     except Exception as error:  # an operator refuses what a trace says of its inputs, in any way
-        return (), quoted(error)
-    if found.unmodelled:
-        return (), found.unmodelled[0].reason
-    return tuple(by_torch(layer) for layer in found.layers), ""
+        return Replay(why=quoted(error))
+    why = traced.unmodelled[0].reason if traced.unmodelled else ""
+    return Replay(traced.layers, sum(missing.work_bytes for missing in traced.unmodelled), why)
 
 
-def _call(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype) -> Callable[[], Any]:
-    """A recorded call on meta tensors, by the first overload that takes its inputs; raises Unmodelled."""
-    packet = getattr(torch.ops.aten, name, None)
+def _by_tensors(name: str, recorded: Sequence[Any]) -> Replay:
+    """A call whose numbers were not recorded: its tensors in, and the largest of them out."""
+    sizes = [
+        one.nbytes
+        for some in recorded
+        for one in (some if isinstance(some, list) else [some])
+        if isinstance(one, Tensor)
+    ]
+    if not any(sizes):
+        raise Unmodelled(f"{name} was recorded without the sizes of its tensors")
+    return Replay((), sum(sizes) + max(sizes), f"{name}: none of its forms takes what was recorded")
+
+
+def _call(name: str, recorded: Sequence[Any]) -> Callable[[], Any] | None:
+    """A call on meta tensors, by the first overload that takes its inputs; None if none does.
+
+    Raises Unmodelled.
+    """
+    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         raise Unmodelled(f"{name} is not an operator of this version of torch")
-    recorded = _recorded(inputs, usual)
-    if not any(isinstance(one, (Tensor, list)) for one in recorded):
+    if name not in MADE and not any(isinstance(one, (Tensor, list)) for one in recorded):
         raise Unmodelled(f"{name} was recorded without tensors")
     for overload in packet.overloads():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         operator = getattr(packet, overload)
         arguments = operator._schema.arguments
-        if len(arguments) != len(recorded) or _splits(operator._schema):
+        more = arguments[len(recorded) :]
+        if len(arguments) < len(recorded) or not all(one.has_default_value() for one in more):
             continue
+        if _splits(operator._schema):
+            raise Unmodelled(f"{name} makes several tensors of one")
         try:
-            values = [_value(one, value) for one, value in zip(arguments, recorded, strict=True)]
+            values = [_value(one, value) for one, value in zip(arguments, recorded, strict=False)]
         except (ValueError, KeyError):
             continue
-        both = [*zip(arguments, values, strict=True)]
+        if name in MADE:
+            _check_made(values)
+        both = [*zip(arguments, values, strict=False)]
         named = {one.name: value for one, value in both if one.kwarg_only}
+        if name in MADE:
+            named["device"] = META
         return functools.partial(operator, *(value for one, value in both if not one.kwarg_only), **named)
-    raise Unmodelled(f"{name}: none of its forms takes what was recorded")
+    return None
+
+
+def _check_made(values: Sequence[Any]) -> None:
+    """Raise ValueError for sizes that no tensor has."""
+    for value in values:
+        sizes = value if isinstance(value, list) else [value]
+        numbers = [one for one in sizes if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        if any(not abs(one) <= MOST_ELEMENTS for one in numbers):
+            raise ValueError("sizes that no tensor has")
+        if isinstance(value, list) and math.prod(numbers) > MOST_ELEMENTS:
+            raise ValueError("sizes that no tensor has")
 
 
 def _splits(schema: Any) -> bool:
@@ -211,8 +298,8 @@ def _number(sort: str, text: str) -> Any:
     return int(text) if whole else float(text)
 
 
-def _usual(events: Events) -> torch.dtype:
+def _usual(operators: Sequence[Operator]) -> torch.dtype:
     """The type of most floating tensors, which lists are taken to be of."""
     floats = {name for name, dtype in DTYPES.items() if dtype.is_floating_point}
-    often = Counter(str(kind) for one in events.operators for kind in one.inputs.get("Input type", ()))
+    often = Counter(str(kind) for one in operators for kind in one.inputs.get("Input type", ()))
     return DTYPES[max(floats, key=lambda name: (often[name], name == "float"))]

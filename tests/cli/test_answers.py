@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from neuralpower.cli import answers
 from neuralpower.files import cache
+from neuralpower.networks import sameness
 from tests.program import Ran, run
 
 ASKED = ("predict", "zoo:mnist_cnn", "--predictor", "nvidia-t4")
@@ -107,7 +107,7 @@ def test_a_corrupt_answer_is_as_none(kept: Path, computed: list[str], broken: st
 
 
 def question(model: str, **options: Any) -> str:
-    asked = answers.question_of(model, options)
+    asked = sameness.question_of(model, options)
     assert asked is not None
     return cache.key_of(asked)
 
@@ -129,9 +129,9 @@ def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, monkeypatch: py
     seen.add(question("net"))
     monkeypatch.setenv("NEURALPOWER_MOST_MODULES", "7")
     seen.add(question("net"))
-    monkeypatch.setattr(answers, "version_of", lambda package: "another")
+    monkeypatch.setattr(sameness, "version_of", lambda package: "another")
     seen.add(question("net"))
-    monkeypatch.setattr(answers, "stamps_of", lambda *of: [("changed", 0, 0)])
+    monkeypatch.setattr(sameness, "stamps_of", lambda *of: [("changed", 0, 0)])
     seen.add(question("net"))
     assert len(seen) == 10
     assert question("net") in seen
@@ -174,7 +174,7 @@ def test_a_library_that_lies_over_another_has_answers_of_its_own(
     "model", ["net.py:make", "package.module:make", "net.pt2", "hf:org/name", "no model"]
 )
 def test_code_and_what_is_fetched_is_never_kept(model: str) -> None:
-    assert answers.question_of(model, {}) is None
+    assert sameness.question_of(model, {}) is None
 
 
 def test_what_was_not_asked_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN
-from neuralpower.serving.traffic import BUDGETS
+from neuralpower.serving.policies import POLICIES
 from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
 from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
@@ -140,7 +140,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.OPTIMIZERS, KNOWN),
         (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
-        (choices.SCHEDULERS, [*BUDGETS]),
+        (choices.SCHEDULERS, [*POLICIES]),
         (choices.LEARNERS, LEARNERS),
         (choices.BASELINES, (BEST, ROOFLINE)),
         (choices.PRESETS, ACCELERATOR_PRESETS),
@@ -290,12 +290,14 @@ def test_an_option_is_respelled_only_where_the_command_has_it() -> None:
     ]
 
 
-def test_a_step_is_the_phase_training() -> None:
-    step, training = (
-        json.loads(done("predict", NETWORK, "--phase", phase, "--json")) for phase in ("step", "training")
+def test_a_step_of_an_engine_is_predicted_from_files_and_texts(tmp_path: Path) -> None:
+    (tmp_path / "contexts.txt").write_text("300\n700\n")
+    model = (
+        "transformers:LlamaForCausalLM?num_hidden_layers=1&vocab_size=500&hidden_size=64&intermediate_size=96"
     )
-    assert step == training
-    assert step["phase"] == "training"
+    how = ("--contexts", tmp_path / "contexts.txt", "--chunks", "100@0,50@200", "--device", "h100-sxm")
+    found = json.loads(done("predict", model, "--phase", "step", *how, "--json"))
+    assert (found["phase"], found["batch_size"], found["generation"]["tokens"]) == ("step", 4, 152)
 
 
 def test_the_phase_of_a_benchmark_is_forward_only() -> None:

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.prediction.measured import Measurement
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.served_type import served_type
-from neuralpower.serving.traffic import deployed
+from neuralpower.serving.deployment import deployed
 from tests.program import run
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&vocab_size=128&num_attention_heads=4"

@@ -31,7 +31,8 @@ class Linear:
 
 
 def served(workload: Workload, engine: Engine, times: Linear | None = None) -> Served:
-    return simulate(workload, engine, cast(StepTimes, times or Linear()))
+    (found,) = simulate(workload, engine, cast(StepTimes, times or Linear()))
+    return found
 
 
 def random_case(seed: int) -> tuple[Workload, Engine]:
@@ -50,6 +51,7 @@ def random_case(seed: int) -> tuple[Workload, Engine]:
         policy=str(random.choice(["vllm", "sglang"])),
         overlaps=bool(random.integers(2)),
         prefix_hit=float(random.choice([0.0, 0.0, 0.5])),
+        stages=int(random.choice([1, 1, 3])),
     )
     return Workload(np.zeros(0) if users else arrival, prompt, output, users), engine
 
@@ -184,3 +186,101 @@ def test_a_constant_rate_is_even_and_bursts_are_not() -> None:
     assert even == pytest.approx(np.full(1_999, 0.25))
     assert poisson.mean() == pytest.approx(0.25, rel=0.1) and bursts.mean() == pytest.approx(0.25, rel=0.2)
     assert bursts.std() > 1.5 * poisson.std()
+
+
+# ---- shared prompts, drafts, ranks and stages ----
+
+
+def named(names: list[tuple[int, ...]], tokens: int, **more: Any) -> Workload:
+    count = len(names)
+    arrival = np.arange(count) * 100.0
+    prompt = np.full(count, tokens)
+    return Workload(arrival, prompt, np.full(count, 2), prefixes=tuple(names), **more)
+
+
+def test_a_prompt_whose_beginning_others_had_is_read_from_there() -> None:
+    workload = named([(1, 2, 3), (1, 2, 4), (5, 2, 3)], 96, named=32)
+    times = Linear()
+    found = served(workload, Engine(100), times)
+    assert [tokens for _, tokens in times.steps if tokens > 1] == [96, 32, 96]
+    assert found.reused == 64
+
+
+def test_what_was_used_least_recently_makes_room() -> None:
+    workload = named([(1, 2), (3, 4), (1, 2), (5, 6), (3, 4)], 64, named=32)
+    found = served(workload, Engine(10))  # a request takes 5 of 10 blocks
+    assert found.reused == 32  # the third finds its first half; of the last nothing is left
+    assert served(workload, Engine(100)).reused == 64  # all but the last token, in whole parts
+
+
+def test_blocks_of_shared_prompts_are_all_free_in_the_end() -> None:
+    random = np.random.default_rng(3)
+    names = [tuple(random.integers(0, 4, 3).tolist()) for _ in range(60)]
+    workload = Workload(
+        np.sort(random.uniform(0, 0.2, 60)),
+        np.full(60, 96),
+        random.integers(1, 30, 60),
+        prefixes=tuple(names),
+        named=32,
+    )
+    for policy in ("vllm", "sglang"):
+        found = served(workload, Engine(24, policy=policy))
+        assert np.isfinite(found.last_s).all() and found.reused > 0
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 1.0])
+def test_drafted_tokens_that_are_accepted_take_no_step_of_their_own(acceptance: float) -> None:
+    workload = Workload(np.zeros(1), np.array([10]), np.array([4_001]))
+    found = served(workload, Engine(1_000, draft=3, acceptance=acceptance))
+    expected = sum(acceptance**i for i in range(4))  # tokens of a step
+    assert found.steps - 1 == pytest.approx(4_000 / expected, rel=0.03)
+    assert found.last_s[0] > found.first_s[0]
+
+
+def test_data_ranks_go_in_step_and_the_slowest_sets_the_pace() -> None:
+    workload = Workload(np.zeros(2), np.array([10, 400]), np.array([1, 1]))
+    alone = served(Workload(np.zeros(1), np.array([400]), np.array([1])), Engine(100)).last_s[0]
+    both = simulate(workload, Engine(100, data=2), cast(StepTimes, Linear()))
+    assert [float(part.last_s[0]) for part in both] == pytest.approx([alone, alone])
+
+
+def test_stages_take_more_requests_but_none_is_faster() -> None:
+    workload = drawn(200, 64, 16, rate=1e5, seed=1)
+    one, four = (served(workload, Engine(10_000, budget=64, stages=stages)) for stages in (1, 4))
+    assert four.duration_s < 0.7 * one.duration_s
+    single = Workload(np.zeros(1), np.array([50]), np.array([9]))
+    first, piped = (served(single, Engine(100, stages=stages)) for stages in (1, 4))
+    assert piped.last_s == pytest.approx(first.last_s)
+
+
+def test_requests_that_bring_their_cache_only_decode() -> None:
+    times = Linear()
+    workload = Workload(np.zeros(3), np.array([100, 200, 300]), np.array([5, 5, 5]))
+    found = served(workload, Engine(100, brings=True), times)
+    assert times.steps == [(3, 3)] * 4
+    assert (found.ttft_s == 0).all()
+
+
+def test_gaps_are_between_tokens_and_add_up_to_each_answer() -> None:
+    found = served(drawn(50, 64, 16, rate=50.0, seed=2), Engine(1_000))
+    assert len(found.itl_s) == 50 * 15
+    assert found.itl_s.sum() == pytest.approx((found.last_s - found.first_s).sum())
+
+
+def test_the_blocks_of_a_pool_are_neither_lost_nor_doubled() -> None:
+    pool = BlockPool(8)
+    assert pool.take(4) and pool.share(7) and not pool.share(7)
+    assert pool.join(7, 4) and not pool.join(8, 4)
+    pool.part(7, 4)
+    assert pool.free == 4  # another still holds them
+    pool.part(7, 4)
+    assert pool.free == 8 and pool.found(7) == 4
+    assert pool.take(6) and pool.found(7) == 2 and not pool.join(7, 4)
+
+
+@pytest.mark.parametrize(
+    "change", [{"draft": -1}, {"draft": 3, "acceptance": 1.5}, {"draft": 300, "budget": 256}, {"stages": 0}]
+)
+def test_drafts_and_ranks_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Engine(**{"blocks": 10, **change})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
 import neuralpower
 from neuralpower.errors import InputError
+from neuralpower.networks.phases import Step
+from neuralpower.serving.deployment import deployed, with_link
+from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
-from neuralpower.serving.surface import Step, StepSurface, surface_of
-from neuralpower.serving.traffic import Target, deployed, highest_rate, targets_of, traffic, with_link
+from neuralpower.serving.surface import StepSurface, surface_of
+from neuralpower.serving.traffic import highest_rate, traffic
 from neuralpower.serving.workload import drawn
 
 SMALL = "num_hidden_layers=2&vocab_size=5000&hidden_size=256&num_attention_heads=8&num_key_value_heads=2"
@@ -103,7 +107,7 @@ def test_decodes_beside_a_prompt_take_longer_than_alone_where_the_kernel_does_no
         for device in ("rtx-4090", "h100-sxm")
     }
     mixed = {device: times(device).seconds(contexts, chunks, 1) for device in parts}
-    assert times("h100-sxm").packs and not times("rtx-4090").packs
+    assert times("h100-sxm").laws.packs and not times("rtx-4090").laws.packs
     assert mixed["rtx-4090"] - parts["rtx-4090"] > mixed["h100-sxm"] - parts["h100-sxm"]
 
 
@@ -154,10 +158,15 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
 
     devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
-    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
-    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
+    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 1.5}
     found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
-    assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
+    assert {choice.device for choice in found.choices} == {spec.slug for spec, _ in devices}
+    costs = [choice.cost or 0.0 for choice in found.choices]
+    assert costs == sorted(costs)
+    dear = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    cheap = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how)
+    assert len(cheap.choices) == 1 and "not simulated" in cheap.skipped[0][1]
     for choice in found.choices:
         assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
     none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
@@ -170,5 +179,88 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
 def test_targets_are_read_and_broken_ones_refused() -> None:
     assert targets_of("ttft=500ms, tpot=0.03s@p99") == (Target("ttft_s", 0.5), Target("tpot_s", 0.03, 99))
     for text in ("", "ttft", "ttft=5", "speed=5ms", "ttft=-5ms", "ttft=5ms@p0", "ttft=5ms@99th", "ttft=nans"):
-        with pytest.raises(InputError, match="write ttft, tpot or latency"):
+        with pytest.raises(InputError, match="write ttft, tpot, itl or latency"):
             targets_of(text)
+
+
+MIXED = [
+    ((), ((400, 0),)),
+    ((), ((300, 100), (100, 700))),
+    ((700,) * 20, ((400, 0),)),
+    ((300, 700, 1_900), ((100, 0), (50, 700))),
+    ((300, 700, 1_900), ()),
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_predicted_as_the_surface_prices_it(name: str) -> None:
+    found = surface(name).at([Step(*requests) for requests in MIXED])
+    for i, requests in enumerate(MIXED):
+        phase = neuralpower.Phase.step(*requests)
+        alone = neuralpower.predict(MODELS[name], phase=phase, device="h100-sxm", dtype="bfloat16")
+        assert alone.runtime_s.value == pytest.approx(found.runtime_s[i], rel=5e-3)
+        assert alone.batch_size == sum(map(len, requests))
+        assert alone.coverage <= 1
+
+
+def test_a_step_whose_decodes_run_in_the_prompts_kernel_says_so_in_a_row() -> None:
+    from neuralpower.prediction.beside import KIND
+
+    phase = neuralpower.Phase.step([1_900] * 64, [(400, 0)])
+    model = MODELS["dense"]
+    rows = {
+        device: neuralpower.predict(model, phase=phase, device=device, dtype="bfloat16").rows
+        for device in ("rtx-4090", "h100-sxm")
+    }
+    assert [sum(row.kind == KIND for row in rows[device]) for device in rows] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "a step without requests"),
+        ({"contexts": [0]}, "context 0"),
+        ({"contexts": [1.5]}, "context 1.5"),
+        ({"contexts": 5}, "contexts 5: must be a list"),
+        ({"chunks": [(0, 3)]}, "chunk 0@3"),
+        ({"chunks": [(5, -1)]}, "chunk 5@-1"),
+        ({"chunks": [5]}, "chunk 5:"),
+        ({"chunks": [(5, 1, 2)]}, "chunk 5@1@2"),
+        ({"contexts": [1] * 5_000}, "a step of 5000 requests"),
+    ],
+)
+def test_steps_of_a_phase_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        neuralpower.Phase.step(**given)
+
+
+def test_requests_of_a_step_belong_to_its_phase_and_fit_the_positions() -> None:
+    for options, said in (
+        ({"phase": "decode", "contexts": "5"}, "--contexts belongs to --phase step"),
+        ({"phase": "step", "chunks": "512"}, "chunk '512'"),
+        ({"phase": "step", "chunks": "512@0", "batch_size": 2}, "--batch-size 2"),
+        ({"phase": "step", "contexts": "3000"}, "3001 positions"),
+        ({"phase": "step", "chunks": "512@0", "prompt": 5}, "--prompt 5 belongs to"),
+    ):
+        with pytest.raises(InputError, match=said):
+            neuralpower.predict(MODELS["dense"], device="h100-sxm", **options)
+
+
+def test_ranks_wait_for_the_slowest_of_them_at_exchanges() -> None:
+    from neuralpower.devices.cluster import cluster_of
+
+    predictor, sizes = neuralpower.load("h100-sxm").predictor, {"budget": 64, "requests": 8, "longest": 512}
+    known = surface_of(
+        MODELS["dense"],
+        predictor,
+        dtype="bfloat16",
+        layout=neuralpower.Layout(tensor=2),
+        cluster=cluster_of("2xh100-sxm"),
+    )
+    steps = StepTimes(known, **sizes)
+    exact = known.at([Step(contexts=(300,) * 4)]).runtime_s[0]
+    exchanges = known.by_kind([Step(contexts=(300,) * 4)])["collective"][0]
+    found = steps.seconds(np.full(4, 300), [], 0)
+    assert 0 < steps.skew < 0.1
+    assert found == pytest.approx(exact + steps.skew * (exact - exchanges), rel=0.01)
+    assert times().skew == 0

@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import InputError
 from neuralpower.traces.calls import read_calls
-
-BF16, SCALAR, LIST = "c10::BFloat16", "Scalar", "ScalarList"
-Inputs = list[tuple[str, Any, Any, str]]  # type, sizes, strides, text
-X: tuple[str, Any, Any, str] = (BF16, [4, 8], [8, 1], "")
-
-
-def operator(name: str, start: float, took: float, inputs: Inputs, thread: int = 1) -> dict[str, Any]:
-    names = ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")
-    said = {one: [entry[i] for entry in inputs] for i, one in enumerate(names)}
-    about = {"cat": "cpu_op", "name": name, "pid": 7, "tid": thread}
-    return {"ph": "X", **about, "ts": start, "dur": took, "args": said}
-
-
-def kernel(number: int, launched: float | None, took: float, **other: Any) -> list[dict[str, Any]]:
-    """A launch (None: before the trace begins) and its kernel."""
-    about = {"cat": "kernel", "name": "void kernel()", "pid": 0, "tid": 3, **other}
-    found = [{"ph": "X", **about, "ts": 1e6, "dur": took, "args": {"correlation": number}}]
-    if launched is not None:
-        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 1, "ts": launched}
-        found.append({"ph": "X", **launch, "dur": 1, "args": {"correlation": number}})
-    return found
-
-
-def written(folder: Path, events: list[dict[str, Any]], packed: bool = False) -> Path:
-    trace = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": events}
-    data = json.dumps(trace).encode()
-    file = folder / "trace.json"
-    file.write_bytes(gzip.compress(data) if packed else data)
-    return file
-
+from neuralpower.traces.rows import write_profiled
+from tests.traces.made import BF16, FALSE, LIST, NONE, SCALAR, Inputs, X, kernel, operator, written
 
 LINEAR: Inputs = [X, (BF16, [16, 8], [8, 1], ""), (BF16, [16], [1], "")]
 
@@ -83,8 +55,6 @@ def test_operators_of_several_threads_do_not_lie_within_each_other(tmp_path: Pat
 
 
 Q: tuple[str, Any, Any, str] = (BF16, [1, 4, 16, 8], [512, 8, 32, 1], "")
-FALSE: tuple[str, Any, Any, str] = (SCALAR, [], [], "False")
-NONE: tuple[str, Any, Any, str] = ("", [], [], "")
 
 
 @pytest.mark.parametrize(
@@ -127,12 +97,12 @@ def test_recorded_inputs_become_the_operators_arguments(
         ("__class__", [X], "not an operator"),
         ("os_system", [X], "not an operator"),
         ("from_file", [("", [], [], "/etc/passwd"), *[NONE] * 6], "without tensors"),
-        ("empty", [(LIST, [], [], "[1000000000000]"), *[NONE] * 5], "without tensors"),
+        ("empty", [(LIST, [], [], "[1000000000000000000]"), *[NONE] * 5], "sizes that no tensor"),
         ("relu", [], "without tensors"),
         ("relu", [(BF16, [2**41], [1], "")], "sizes that no tensor has"),
         ("relu", [(BF16, [-1], [1], "")], "sizes that no tensor has"),
         ("relu", [(BF16, ["4"], [1], "")], "sizes that no tensor has"),
-        ("unbind", [(BF16, [2**40], [1], ""), (SCALAR, [], [], "0")], "none of its forms"),
+        ("unbind", [(BF16, [2**40], [1], ""), (SCALAR, [], [], "0")], "several tensors"),
         ("mm", [X, X], "reduction dim|shapes"),
         ("linear", [X, (SCALAR, [], [], "__import__('os')"), NONE], "none of its forms"),
     ],
@@ -159,7 +129,7 @@ def test_a_copy_over_the_bus_is_no_kernel_of_a_layer(tmp_path: Path) -> None:
     [
         (b"", "is not a trace"),
         (b"{", "is not a trace"),
-        (b"[" * 100_000, "is not a trace"),
+        (b"[" * 100_000, "has no list traceEvents"),
         (b"\x1f\x8bnot gzip", "is not a trace"),
         (gzip.compress(b"{}" * 99, mtime=0)[:-9], "is not a trace"),
         (b"[]", "has no list traceEvents"),
@@ -195,3 +165,17 @@ def test_a_file_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, data: byte
 def test_events_of_another_form_change_nothing(tmp_path: Path, event: Any) -> None:
     usual = [operator("aten::relu", 10, 20, [X]), *kernel(1, 15, 3.0)]
     assert read_calls(written(tmp_path, [event, *usual])).calls == read_calls(written(tmp_path, usual)).calls
+
+
+def test_timed_layers_become_rows_of_a_dataset(tmp_path: Path) -> None:
+    events = [operator("aten::linear", 100 * i, 20, LINEAR) for i in range(3)]
+    for i, took in enumerate((5.0, 7.0, 90.0)):
+        events += kernel(i + 1, 100.0 * i + 3, took, name="gemm_a")
+    out = tmp_path / "rows"
+    assert write_profiled(written(tmp_path, events), out) == {"linear": 1}
+    table = read_dataset(out).tables["linear"]
+    assert read_dataset(out).device == "NVIDIA H100"
+    row = table.iloc[0]
+    assert (row["rows"], row["in_features"], row["out_features"], row["dtype"]) == (4, 8, 16, "bfloat16")
+    assert (row["runtime_s"], row["repeats"], row["source"]) == (pytest.approx(7e-6), 3, "profiled")
+    assert row["kernels"] == "gemm_a"

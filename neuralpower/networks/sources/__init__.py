@@ -10,6 +10,7 @@ MODEL is one of
     zoo:alexnet                                      the networks of neuralpower itself
     package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); a module's
                                                      `example_input_array` are its inputs, too
+    path/network.onnx                                an ONNX file; its overrides are sizes of its inputs
     path/network.pt2                                 written by torch.export.save
 and all but the last can end in overrides: transformers:bert?num_hidden_layers=2&hidden_size=512. An
 nn.Module and a transformers configuration object are accepted as they are.

@@ -95,6 +95,14 @@ class Pool:
         """Add a layer like `example` to some networks, with these numbers and counts."""
         self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
 
+    def by_kind(self) -> dict[str, Pool]:
+        """A pool of each kind's layers alone."""
+        pools = {}
+        for kind, parts in self._parts.items():
+            pools[kind] = Pool(self.networks, graphed=self.graphed)
+            pools[kind]._parts[kind] = parts
+        return pools
+
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
         """Predict each distinct layer once."""
         none, start = np.zeros(0), 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,14 +28,31 @@ class State:
     budget: int  # most new tokens of a step
     most: int  # most requests of a step
     prefix: Array  # tokens of each prompt that others have left in the cache
+    draft: int = 0  # tokens that a decode verifies besides its own
+    names: Sequence[Sequence[int]] = ()  # of each request: what its prompt's parts hold, where that is known
+    named: int = 0  # tokens of such a part
+    brought: Array | None = None  # tokens of each request that come with it from another engine
     waiting: deque[int] = field(default_factory=deque)
     running: list[int] = field(default_factory=list)  # in the order of their admission
+    flying: set[int] = field(default_factory=set)  # of these: in a step that has not ended
     preemptions: int = 0
     recomputed: int = 0  # tokens
+    reused: int = 0  # tokens of prompts that were found in the cache
+    _joined: dict[int, list[int]] = field(default_factory=dict)  # request -> names whose blocks it shares
+
+    @property
+    def ready(self) -> list[int]:
+        """Running requests that a step may take."""
+        return [one for one in self.running if one not in self.flying] if self.flying else self.running
 
     def needed(self, request: int) -> int:
         """Tokens that a request has to compute before it gets the next one."""
         return int(self.prompt[request] + self.made[request] - self.computed[request])
+
+    def asked(self, request: int) -> int:
+        """The same, and what a decode verifies besides."""
+        needed = self.needed(request)
+        return needed + self.draft if self.made[request] and needed == 1 else needed
 
     def grows(self, request: int, tokens: int) -> int:
         """Blocks that a request lacks for its next tokens."""
@@ -58,6 +76,13 @@ class State:
     def finds(self, request: int) -> None:
         """Let a waiting request find what the cache still holds of it, all but its last token at most."""
         whole = int(self.prompt[request] + self.made[request])
+        if self.brought is not None and (tokens := int(self.brought[request])):
+            if self.pool.take(blocks := -(-tokens // self.block)):
+                self.held[request], self.computed[request] = blocks, tokens
+            return
+        if self.names:
+            self._joins(request, whole)
+            return
         shared = min(int(self.prefix[request]), whole - 1) // self.block
         most = max((whole - 1) // self.block - shared, 0)
         own = self.pool.reuse(request, most) if self.pool.found(request) > shared else 0
@@ -67,10 +92,40 @@ class State:
         self.held[request] = own + lacking
         self.computed[request] = self.held[request] * self.block
 
+    def _joins(self, request: int, whole: int) -> None:
+        """Share the blocks of a prompt's parts that others have, or had: as many as follow each other."""
+        part = self.named // self.block
+        joined: list[int] = []
+        for name in self.names[request][: min((whole - 1), int(self.prompt[request])) // self.named]:
+            if not self.pool.join(_key(name), part):
+                break
+            joined.append(name)
+        self._joined[request] = joined
+        self.held[request] = len(joined) * part
+        self.computed[request] = self.held[request] * self.block
+
+    def read(self, request: int) -> None:
+        """Let others find a prompt that has been read."""
+        if self.names:
+            joined = self._joined.setdefault(request, [])
+            whole = int(self.prompt[request]) // self.named
+            for name in self.names[request][len(joined) : whole]:
+                if not self.pool.share(_key(name)):
+                    break
+                joined.append(name)
+
+    def ends(self, request: int, name: int | None = None) -> None:
+        """Free all blocks of a request; under a name, what no other shares is found again."""
+        part = self.named // self.block if self.names else 0
+        joined = self._joined.pop(request, [])
+        self.pool.give(int(self.held[request]) - part * len(joined), None if self.names else name)
+        for one in reversed(joined):
+            self.pool.part(_key(one), part)
+        self.held[request] = self.computed[request] = 0
+
     def leaves(self, request: int) -> None:
         """Take back what `finds` has given: the request stays outside."""
-        self.pool.give(int(self.held[request]), request)
-        self.held[request] = self.computed[request] = 0
+        self.ends(request, request)
 
     def preempts(self, request: int) -> None:
         """Stop a running request; it waits in front, and computes its tokens again."""
@@ -78,7 +133,14 @@ class State:
         self.preemptions += 1
         self.recomputed += int(self.computed[request])
         self.leaves(request)
+        if self.brought is not None:
+            self.brought[request] = 0
         self.waiting.appendleft(request)
+
+
+def _key(name: int) -> int:
+    """The name of a part among those of requests."""
+    return -1 - name
 
 
 @dataclass

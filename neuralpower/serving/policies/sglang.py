@@ -26,20 +26,21 @@ class SGLang:
         while state.waiting and budget > 0 and len(state.running) < state.most:
             request = state.waiting[0]
             state.finds(request)
-            tokens = min(state.needed(request), budget)
+            tokens = min(state.asked(request), budget)
             room = state.pool.free * state.block - min(expected, state.pool.blocks * state.block // 4)
             if state.running and state.needed(request) > room or not state.admits(request, tokens):
                 state.leaves(request)
                 break
             state.waiting.popleft()
             planned.tokens[request] = tokens
+            state.reused += int(state.computed[request]) if not state.made[request] else 0
             budget -= tokens
         return planned if planned.tokens else self._decodes(state)
 
     @staticmethod
     def _prompts(state: State, planned: Planned, budget: int) -> int:
         """Resume prompts that are read in part."""
-        for request in state.running:
+        for request in state.ready:
             needed = state.needed(request)
             if needed > 1 and budget > 0 and state.takes(request, min(needed, budget)):
                 planned.tokens[request] = min(needed, budget)
@@ -49,11 +50,12 @@ class SGLang:
     @staticmethod
     def _decodes(state: State) -> Planned:
         """One token for each request."""
-        while sum(max(state.grows(request, 1), 0) for request in state.running) > state.pool.free:
-            state.preempts(min(state.running, key=lambda request: int(state.made[request])))
-        for request in state.running:
-            state.takes(request, 1)
-        return Planned(dict.fromkeys(state.running, 1))
+        each = 1 + state.draft
+        while sum(max(state.grows(request, each), 0) for request in state.ready) > state.pool.free:
+            state.preempts(min(state.ready, key=lambda request: int(state.made[request])))
+        for request in state.ready:
+            state.takes(request, each)
+        return Planned(dict.fromkeys(state.ready, each))
 
 
 POLICIES[SGLang.name] = SGLang

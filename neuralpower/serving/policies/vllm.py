@@ -24,39 +24,43 @@ class VLLM:
         while not preempted and state.waiting and budget > 0 and len(state.running) < state.most:
             request = state.waiting[0]
             state.finds(request)
-            tokens = min(state.needed(request), budget)
+            tokens = min(state.asked(request), budget)
             whole = state.grows(request, state.needed(request))
             if whole > state.pool.free or not state.admits(request, tokens):
                 state.leaves(request)
                 break
             state.waiting.popleft()
             planned.tokens[request] = tokens
+            state.reused += int(state.computed[request]) if not state.made[request] else 0
             budget -= tokens
         return planned
 
     def _running(self, state: State, planned: Planned) -> tuple[int, bool]:
         """Plan running requests; returns the budget that is left, and whether one was preempted."""
-        running = np.array(state.running, dtype=int)
+        ready = state.ready
+        running = np.array(ready, dtype=int)
         if not len(running):
             return state.budget, False
         need = state.prompt[running] + state.made[running] - state.computed[running]
+        if state.draft:
+            need += state.draft * ((state.made[running] > 0) & (need == 1))
         before = np.cumsum(need) - need
         tokens = np.clip(state.budget - before, 0, need)
         lacking = np.maximum(-(-(state.computed[running] + tokens) // state.block) - state.held[running], 0)
         if state.pool.take(int(lacking.sum())):
             state.held[running] += lacking
-            planned.tokens = {r: n for r, n in zip(state.running, tokens.tolist(), strict=True) if n}
+            planned.tokens = {r: n for r, n in zip(ready, tokens.tolist(), strict=True) if n}
             return state.budget - int(tokens.sum()), False
         return self._one_by_one(state, planned)
 
     def _one_by_one(self, state: State, planned: Planned) -> tuple[int, bool]:
         """The same where blocks run out."""
         budget, at, preempted = state.budget, 0, False
-        while at < len(state.running) and budget > 0:
-            request = state.running[at]
-            tokens = min(state.needed(request), budget)
+        while at < len(ready := state.ready) and budget > 0:
+            request = ready[at]
+            tokens = min(state.asked(request), budget)
             while not state.takes(request, tokens):
-                last = state.running[-1]
+                last = state.ready[-1]
                 state.preempts(last)
                 preempted = True
                 budget += planned.tokens.pop(last, 0)

@@ -10,11 +10,16 @@ from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import ENGINE, GRAPH, Question
 from neuralpower.trace.records import Trace
 
+CAPTURED = 512  # tokens of the largest graph that vLLM captures by default (`max_cudagraph_capture_size`)
+
 
 def _captured(trace: Trace, question: Question) -> bool:
-    """Whether the pass is captured: engines capture a decoder's steps, not prompts of any length."""
-    engine = question.run == ENGINE and question.phase == FORWARD and trace.about.phase != PREFILL
-    return question.run == GRAPH or engine
+    """Whether the pass is captured: engines capture steps up to a size, not prompts of any length."""
+    if question.run == GRAPH:
+        return True
+    about = trace.about
+    steps = about.tokens <= CAPTURED if about.stepped else about.phase != PREFILL
+    return question.run == ENGINE and question.phase == FORWARD and steps
 
 
 @trace_pass(place="fusion", applies=_captured)

@@ -10,7 +10,7 @@ from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import LayerCall, Trace
+from neuralpower.trace.records import LayerCall, PassShape, Trace
 from neuralpower.trace.serving import head_of, product_of, served
 
 
@@ -26,13 +26,10 @@ def last_logits(trace: Trace, question: Question) -> Trace:
     written = {a.storage for at in places for a in trace.flows[at].writes}
     return replace(
         trace,
-        calls=tuple(_last(call, about.tokens) if call.at in places else call for call in trace.calls),
-        flows={
-            at: Flow(*(_fewer(some, written, about.tokens) for some in one))
-            for at, one in trace.flows.items()
-        },
+        calls=tuple(_last(call, about) if call.at in places else call for call in trace.calls),
+        flows={at: Flow(*(_fewer(some, written, about) for some in one)) for at, one in trace.flows.items()},
         storages=tuple(
-            s._replace(bytes=s.bytes // about.tokens) if i in written else s
+            s._replace(bytes=_share(s.bytes, about)) if i in written else s
             for i, s in enumerate(trace.storages)
         ),
     )
@@ -42,16 +39,21 @@ def _of_prompt(trace: Trace) -> bool:
     return trace.about.phase == PREFILL and trace.about.tokens > 1
 
 
-def _last(call: LayerCall, tokens: int) -> LayerCall:
-    """The call for one token of each sample, instead of all tokens."""
+def _share(number: int, about: PassShape) -> int:
+    """The part of a number for all tokens that is of those that end a request."""
+    return number * about.ends // (about.batch * about.tokens)
+
+
+def _last(call: LayerCall, about: PassShape) -> LayerCall:
+    """The call for the last token of each request, instead of all tokens."""
     changes: dict[str, Any] = {
-        name: getattr(call.layer, name) // tokens
+        name: _share(getattr(call.layer, name), about)
         for name in ("rows", "elements", "outputs")
         if name in call.layer.field_names()
     }
     return replace(call, layer=replace(call.layer, **changes))
 
 
-def _fewer(some: tuple[Access, ...], written: set[int], tokens: int) -> tuple[Access, ...]:
-    """Accesses, those of logits as small as one token's."""
-    return tuple(a._replace(bytes=a.bytes // tokens) if a.storage in written else a for a in some)
+def _fewer(some: tuple[Access, ...], written: set[int], about: PassShape) -> tuple[Access, ...]:
+    """Accesses, those of logits as small as the last tokens'."""
+    return tuple(a._replace(bytes=_share(a.bytes, about)) if a.storage in written else a for a in some)

@@ -30,7 +30,7 @@ def sampling(trace: Trace, question: Question) -> Trace:
     layer = None if head is None else product_of(flow.nodes[head.product])
     if head is None or layer is None:
         return replace(trace, granted=(*trace.granted, HEADLESS))
-    rows = min(layer.rows, trace.about.batch)
+    rows = min(layer.rows, trace.about.ends)
     numbers = rows * layer.out_features
     chosen = FusedPointwise(
         bytes_read=int(numbers * layer.itemsize),

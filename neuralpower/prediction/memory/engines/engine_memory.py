@@ -55,6 +55,7 @@ class EngineMemory:
     length: int  # tokens of a sequence in what follows
     most_sequences: int | None  # that the engine runs at once; None: no limit
     positions: int | None  # that the model is made for
+    most_tokens: int | None = None  # new tokens of a step at most
     concurrency: int | None = None  # sequences that the request wants to be held at once
     replicas: int = 1  # engines with a pool of their own each
     stage: int = 1  # of the pipeline, from 1: the one whose memory this is, since it decides for all

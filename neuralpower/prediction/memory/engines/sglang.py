@@ -123,6 +123,7 @@ class SglangSettings:
             pool=pool,
             length=length,
             most_sequences=most,
+            most_tokens=self.max_num_batched_tokens or _by_memory(board)[1],
             positions=served.positions,
             concurrency=concurrency,
             notes=(
@@ -132,10 +133,15 @@ class SglangSettings:
         )
 
 
+def _by_memory(board: Board) -> tuple[float, int, int, int]:
+    """The row of `BY_MEMORY` for a GPU."""
+    return next(row for row in BY_MEMORY if board.sheet_bytes / MIB < row[0])
+
+
 def usual_share(board: Board, ranks: int, chunk: int | None = None) -> float:
     """The share for weights and pool that SGLang chooses by the memory of a GPU."""
     size = board.sheet_bytes / MIB
-    _, tokens, few, many = next(row for row in BY_MEMORY if size < row[0])
+    _, tokens, few, many = _by_memory(board)
     graph = few if ranks < 4 else many
     kept = META + max(chunk or tokens, 2048) * A_TOKEN + graph * A_GRAPH + ranks * RANKS
     if size > LARGE:

@@ -146,6 +146,7 @@ class VllmSettings:
             pool=pages.pool(blocks[fullest], sizes[fullest]),
             length=length,
             most_sequences=seqs,
+            most_tokens=batched,
             positions=served.positions,
             concurrency=concurrency,
             refused=_refused(budget, board, served.tensor, given),

@@ -1,0 +1,73 @@
+"""`neuralpower explain`: where the time of a profiler's trace went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Typer
+from typing_extensions import Unpack
+
+from neuralpower.ask.output import Explain
+from neuralpower.cli import parsing
+from neuralpower.cli.commands import examples, with_options
+from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
+from neuralpower.files.paths import check_read
+from neuralpower.files.stages import stage
+
+app = Typer()
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower explain trace.json.gz",
+        "neuralpower explain h100.json.gz --against mi300x.json.gz --out explained.html",
+    )
+)
+@with_options
+def explain(
+    trace: Annotated[Path, Argument(help="A trace of torch.profiler: FILE.json or FILE.json.gz.")],
+    **asked: Unpack[Explain],
+) -> None:
+    """Price the calls of a trace; name causes, gaps, and what has no price."""
+    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    given = [Path(one) for one in (trace, asked["against"], asked["capture"]) if one is not None]
+    for file in given:
+        check_read(file)
+    parsing.check_plot(asked["plot"])
+    check_out(asked["out"], form)
+    stage("importing torch and transformers")
+    from neuralpower.report.pictures import draw
+    from neuralpower.report.traces import explanation_page, explanation_table, shown_columns
+    from neuralpower.traces.explanation import COLUMNS, explained, predictor_for
+
+    stage(f"reading {trace.name}")
+    against, capture = (None if one is None else Path(one) for one in (asked["against"], asked["capture"]))
+    found = explained(
+        trace,
+        lambda recording: predictor_for(recording, asked["device"], asked["predictor"]),
+        against,
+        capture,
+    )
+    if asked["plot"] is not None:
+        draw(explanation_page(found), asked["plot"])
+
+    def rows() -> Rows:
+        return [
+            [column.name for column in COLUMNS],
+            *([column.value(row) for column in COLUMNS] for row in found.rows),
+        ]
+
+    def readable() -> Rows:
+        columns = shown_columns(found)
+        return [[*columns], *([cell(row) for cell in columns.values()] for row in found.rows)]
+
+    answer = Answer(
+        title=f"{found.trace} on {found.device}",
+        table=lambda: explanation_table(found, asked["top"], marked=True),
+        json=found.to_json,
+        rows=rows,
+        shown=readable,
+        page=lambda: explanation_page(found),
+    )
+    give(answer, form, asked["out"])

@@ -1,0 +1,195 @@
+"""Operators that exporters take apart, put together again: what runs ONNX files does so, too.
+
+Each rule gives the node that stands for several, by the last of them; the others go where nothing else needs
+their results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.networks.onnx_files.reading import Graph, Node, Weight
+
+FUSED_ATTENTION = "(attention)"  # an operator of `operators.OPERATORS` that no file has
+NEAR = 1e-3  # of a constant
+
+
+def put_together(graph: Graph) -> Graph:
+    """The graph with the nodes of RULES, and without those that nothing needs any more."""
+    view = _View.of(graph)
+    changed = {}
+    for node in graph.nodes:
+        for rule in RULES:
+            if (made := rule(view, node)) is not None:
+                changed[made.outputs[0]] = made
+    if not changed:
+        return graph
+    nodes = [changed.get(node.outputs[0], node) for node in graph.nodes]
+    return replace(graph, nodes=tuple(_needed(nodes, graph.outputs)))
+
+
+def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> list[Node]:
+    """The nodes that an output follows from."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        inner = any(isinstance(value, Graph) for value in node.attributes.values())
+        if inner or wanted & set(node.outputs):
+            kept.append(node)
+            wanted |= set(node.inputs) | _inside(node)
+    return kept[::-1]
+
+
+def _inside(node: Node) -> set[str]:
+    """Names that the graphs of a branch or a loop take from outside."""
+    names: set[str] = set()
+    for value in node.attributes.values():
+        if isinstance(value, Graph):
+            names |= set(value.outputs)
+            for inner in value.nodes:
+                names |= set(inner.inputs) | _inside(inner)
+    return names
+
+
+@dataclass(frozen=True)
+class _View:
+    """Who makes and who takes each result."""
+
+    makers: Mapping[str, Node]
+    takers: Mapping[str, tuple[Node, ...]]
+    numbers: Mapping[str, float]  # constants of one number
+
+    @classmethod
+    def of(cls, graph: Graph) -> _View:
+        makers = {name: node for node in graph.nodes for name in node.outputs}
+        takers: dict[str, tuple[Node, ...]] = {}
+        for node in graph.nodes:
+            for name in dict.fromkeys(node.inputs):
+                takers[name] = (*takers.get(name, ()), node)
+        numbers = {one.name: _number(one.values) for one in graph.weights if one.values is not None}
+        for node in graph.nodes:
+            value = node.attributes.get("value")
+            if node.op == "Constant" and isinstance(value, Weight) and value.values is not None:
+                numbers[node.outputs[0]] = _number(value.values)
+        return cls(makers, takers, {name: one for name, one in numbers.items() if not math.isnan(one)})
+
+    def maker(self, name: str, *ops: str) -> Node | None:
+        """The node of one of these operators that makes a result."""
+        node = self.makers.get(name)
+        return node if node is not None and node.op in ops else None
+
+    def taker(self, name: str, *ops: str) -> Node | None:
+        """The only node that takes a result, if it is of one of these operators."""
+        takers = self.takers.get(name, ())
+        return takers[0] if len(takers) == 1 and takers[0].op in ops else None
+
+    def is_number(self, name: str, value: float) -> bool:
+        return abs(self.numbers.get(name, math.inf) - value) < NEAR
+
+    def apart(self, node: Node) -> tuple[str, str] | None:
+        """(operand, constant) of a node with one constant number."""
+        pairs = (node.inputs, node.inputs[::-1])
+        return next(((a, b) for a, b in pairs if b in self.numbers and a not in self.numbers), None)
+
+
+def _number(values: np.ndarray) -> float:
+    return float(values.reshape(-1)[0]) if values.size == 1 else math.nan
+
+
+def _gelu(view: _View, erf: Node) -> Node | None:
+    """X / 2 * (1 + erf(x / sqrt(2))), in each order."""
+    if erf.op != "Erf":
+        return None
+    inner = view.maker(erf.inputs[0], "Div", "Mul")
+    parts = None if inner is None else view.apart(inner)
+    if inner is None or parts is None:
+        return None
+    x, constant = parts
+    if not view.is_number(constant, math.sqrt(2) if inner.op == "Div" else math.sqrt(0.5)):
+        return None
+    node = view.taker(erf.outputs[0], "Add")
+    if node is None or (held := view.apart(node)) is None or not view.is_number(held[1], 1.0):
+        return None
+    halved = scaled = False
+    while not (halved and scaled):
+        product = view.taker(node.outputs[0], "Mul")
+        if product is None:
+            return None
+        other = product.inputs[1] if product.inputs[0] == node.outputs[0] else product.inputs[0]
+        half = view.maker(other, "Mul")
+        if view.is_number(other, 0.5):
+            halved = True
+        elif other == x:
+            scaled = True
+        elif (
+            half is not None and (held := view.apart(half)) and held[0] == x and view.is_number(held[1], 0.5)
+        ):
+            halved = scaled = True
+        else:
+            return None
+        node = product
+    return Node("Gelu", erf.name, (x,), node.outputs)
+
+
+def _attention(view: _View, softmax: Node) -> Node | None:
+    """softmax(Q K^T + mask) V, with what keeps rows without keys from being no number."""
+    if softmax.op != "Softmax":
+        return None
+    scores, mask = view.makers.get(softmax.inputs[0]), ""
+    if scores is not None and scores.op == "Add":
+        products = [view.maker(name, "MatMul", "Mul", "Div") for name in scores.inputs]
+        place = next((i for i, one in enumerate(products) if one is not None), None)
+        if place is None:
+            return None
+        mask = scores.inputs[1 - place]
+        scores = products[place]
+    if scores is not None and scores.op in ("Mul", "Div") and (held := view.apart(scores)) is not None:
+        scores = view.makers.get(held[0])
+    if scores is None or scores.op != "MatMul" or len(view.takers.get(scores.outputs[0], ())) != 1:
+        return None
+    last = _second(view, softmax)
+    if last is None:
+        return None
+    product, values = last
+    turned = _unscaled(view, scores.inputs[1])  # [..., head size, keys]
+    keys = _turned(view, turned)
+    inputs = (_unscaled(view, scores.inputs[0]), keys or turned, values, mask)
+    return Node(FUSED_ATTENTION, softmax.name, inputs, product.outputs, {"turned": keys is None})
+
+
+def _second(view: _View, softmax: Node) -> tuple[Node, str] | None:
+    """(the product with the values, these)."""
+    name = softmax.outputs[0]
+    takers = {one.op: one for one in view.takers.get(name, ())}
+    if set(takers) == {"IsNaN", "Where"}:
+        name = takers["Where"].outputs[0]
+    product = view.taker(name, "MatMul")
+    return (product, product.inputs[1]) if product is not None and product.inputs[0] == name else None
+
+
+def _unscaled(view: _View, name: str) -> str:
+    """The operand of a product by a constant, which softmax's scale is."""
+    node = view.maker(name, "Mul", "Div")
+    held = None if node is None else view.apart(node)
+    return name if held is None else held[0]
+
+
+def _turned(view: _View, name: str) -> str | None:
+    """The keys whose last axes are exchanged, perhaps with the first axes taken together meanwhile."""
+    node = view.maker(name, "Transpose")
+    whole = view.maker(name, "Reshape")
+    if whole is not None:
+        node = view.maker(whole.inputs[0], "Transpose")
+    perm = [] if node is None else list(node.attributes.get("perm") or [])
+    if node is None or perm != [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]:
+        return None
+    if whole is None:
+        return node.inputs[0]
+    before = view.maker(node.inputs[0], "Reshape")
+    return None if before is None else before.inputs[0]
+
+
+RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention)

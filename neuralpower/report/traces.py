@@ -1,0 +1,130 @@
+"""Explanations of traces as tables and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from neuralpower.files.terminal import visible
+from neuralpower.prediction.rows import Column
+from neuralpower.report.charts import Areas, BarSeries
+from neuralpower.report.grid import as_asked, grid, note_lines
+from neuralpower.report.number_format import quantity, share
+from neuralpower.report.page import Page, Section, Table
+from neuralpower.traces.explanation import BINS, COLUMNS, CallRow, Explanation, Part
+
+LONGEST = {"shapes": 44, "operator": 40, "path": 36}  # letters of a cell in tables
+MOST = 12  # parts that are listed
+
+
+def explanation_table(found: Explanation, top: int = 0, *, marked: bool = False) -> str:
+    """The totals, the causes, the calls by saving, then what has no price. `marked` with styles."""
+    rows = [row for row in found.rows if row.measured_s]
+    shown = rows[: top or None]
+    lines = [*_head(found), ""]
+    if found.findings:
+        lines += [grid(["cause", "saves", "calls"], _causes(found), left=1), *_fixes(found), ""]
+    if shown:
+        columns = shown_columns(found)
+        left = 1
+        lines.append(grid([*columns], [[cell(row) for cell in columns.values()] for row in shown], left))
+    if len(shown) < len(rows):
+        lines.append(f"({len(rows) - len(shown)} more)")
+    for title, parts in (("without a price", found.unpriced), ("idle", found.gaps)):
+        if parts:
+            lines += ["", grid([title, "time", "count"], _parts(parts), left=1)]
+    return as_asked([*lines, "", *note_lines(found.notes)], marked).rstrip()
+
+
+def _head(found: Explanation) -> Iterator[str]:
+    """What was traced, and the totals that add up to its span."""
+    by = f", priced by {found.predictor}" if found.predictor else ""
+    yield visible(f"{found.trace} on {found.device or 'a device'}{by}")
+    if found.other:
+        yield visible(f"next to {found.other}")
+    low, high = (sum(getattr(row, name) or 0.0 for row in found.rows) for name in ("low_s", "high_s"))
+    expected = f"expected {quantity(found.expected_s, 's')}, {quantity(low, 's')} to {quantity(high, 's')}"
+    idle = share(found.idle_s / max(found.span_s, 1e-30))
+    priced = f"{share(found.priced_share)} of what ran; {expected}"
+    yield f"span {quantity(found.span_s, 's')} = priced + without a price + idle"
+    yield f"  priced          {quantity(found.priced_s, 's')} ({priced})"
+    yield f"  without a price {quantity(found.unpriced_s, 's')}"
+    yield f"  idle            {quantity(found.idle_s, 's')} ({idle})"
+    if found.exposed_s or found.overlapped_s:
+        yield (
+            f"communication: {quantity(found.exposed_s, 's')} while nothing else ran, "
+            f"{quantity(found.overlapped_s, 's')} under other work"
+        )
+
+
+def _causes(found: Explanation) -> list[list[str]]:
+    return [[one.cause, quantity(one.saving_s, "s"), f"{one.calls:,}"] for one in found.findings]
+
+
+def _fixes(found: Explanation) -> list[str]:
+    return [visible(f"{one.cause}: {one.fix} ({one.where})") for one in found.findings]
+
+
+def _parts(parts: Sequence[Part]) -> list[list[str]]:
+    rest = parts[MOST:]
+    rows = [[visible(one.name)[:60], quantity(one.seconds, "s"), f"{one.count:,}"] for one in parts[:MOST]]
+    if rest:
+        took, count = sum(one.seconds for one in rest), sum(one.count for one in rest)
+        rows.append([f"{len(rest)} more", quantity(took, "s"), f"{count:,}"])
+    return rows
+
+
+def shown_columns(found: Explanation) -> dict[str, Callable[[CallRow], str]]:
+    """Header -> cell of a row, for every table; no times of another trace where there is none."""
+    paths = any(row.path for row in found.rows)
+    wanted = {"other_s": bool(found.other), "path": paths}
+    shown = (one for one in COLUMNS if one.header and wanted.get(one.name, True))
+    return {one.header: _cell(one) for one in shown}
+
+
+def _cell(column: Column) -> Callable[[CallRow], str]:
+    def cell(row: CallRow) -> str:
+        value: Any = column.value(row)
+        if column.unit:
+            return quantity(value, column.unit)
+        text = "-" if value in (None, "") else visible(str(value))
+        longest = LONGEST.get(column.name, 60)
+        if column.name == "path" and len(text) > longest:  # the innermost modules say most
+            return f"...{text[3 - longest :]}"
+        return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+    return cell
+
+
+def explanation_page(found: Explanation) -> Page:
+    """The totals, the timeline, causes, calls, and what has no price."""
+    columns = shown_columns(found)
+    table = Table.of("Calls by what they would save", found.rows, columns)
+    wide = found.span_s / BINS
+    rest = [1.0 - min(sum(some), 1.0) for some in zip(*found.lanes.values(), strict=True)]
+    lanes = (*found.lanes.items(), ("idle", tuple(rest)))
+    over_time = Areas(
+        "Timeline",
+        "ms from the first that ran",
+        "share of the time",
+        tuple(1e3 * wide * i for i in range(BINS)),
+        tuple(BarSeries(name, tuple(shares)) for name, shares in lanes),
+    )
+    head = tuple(line.strip() for line in _head(found))
+    causes = tuple(
+        (one.cause, quantity(one.saving_s, "s"), one.calls, one.fix, one.where) for one in found.findings
+    )
+    named = Table("Causes", ("cause", "saves", "calls", "fix", "where"), causes)
+    other = [
+        Table(title, (title, "time", "count"), tuple(map(tuple, _parts(parts))))
+        for title, parts in (("without a price", found.unpriced), ("idle", found.gaps))
+        if parts
+    ]
+    sections = [
+        Section("At a glance", head[1:], (over_time,)),
+        Section("Causes", () if causes else ("None is named.",), (named,) if causes else ()),
+        Section("Calls", (), (table,)),
+        Section("Without a price, and idle", (), tuple(other)),
+        Section("Notes", tuple(f"- {note}" for note in found.notes)),
+    ]
+    return Page(head[0], "", tuple(sections))

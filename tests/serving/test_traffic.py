@@ -1,0 +1,200 @@
+"""What traffic draws and costs, prompts on devices of their own, and plans that are kept."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import neuralpower
+from neuralpower.devices.cluster import cluster_of
+from neuralpower.devices.layout import Layout
+from neuralpower.errors import InputError
+from neuralpower.report.page import html_text
+from neuralpower.report.served import plan_page, plan_table, traffic_page, traffic_table
+from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.traffic import Traffic, served_at
+from neuralpower.serving.workload import drawn
+
+SMALL = (
+    "transformers:LlamaForCausalLM?num_hidden_layers=2&vocab_size=5000&hidden_size=256"
+    "&num_attention_heads=8&num_key_value_heads=2&intermediate_size=512"
+)
+MIXTURE = (
+    "transformers:MixtralForCausalLM?num_hidden_layers=2&vocab_size=5000&hidden_size=256"
+    "&num_attention_heads=8&num_key_value_heads=2&intermediate_size=512&num_local_experts=8"
+)
+SIZES: dict[str, Any] = {"longest": 2_048, "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
+ASKED: dict[str, Any] = {"rate": 40, "input": 256, "output": 16, "requests": 60}
+ASKED |= {"max_num_batched_tokens": 256, "max_num_seqs": 16}
+
+
+@functools.cache
+def deployment(**more: Any) -> Deployment:
+    return deployed(SMALL, neuralpower.load("h100-sxm").predictor, **SIZES, **more)
+
+
+@functools.cache
+def found() -> Traffic:
+    return served_at(replace(deployment(), price=2.0), drawn(60, 256, 16, rate=40.0), rate=40.0, curve="auto")
+
+
+def test_joules_and_price_are_those_of_all_devices_over_the_whole_time() -> None:
+    load = found().value
+    drawn_ = load.drawn
+    assert drawn_ is not None
+    hardware = neuralpower.load("h100-sxm").predictor.hardware
+    assert hardware is not None and hardware.limit_w is not None
+    assert (hardware.idle_w or 0) <= drawn_.power_w <= hardware.limit_w
+    assert drawn_.per_token_j == pytest.approx(drawn_.energy_j / (60 * 16))
+    hours = load.duration_s / 3_600
+    assert load.price_per_million == pytest.approx(2.0 * hours / (60 * 16) * 1e6)
+    assert sum(load.parts.values()) == pytest.approx(1, abs=0.02)
+
+
+def test_a_curve_has_its_knee_and_goes_beyond_the_highest_throughput() -> None:
+    curve = found().curve
+    rates = [load.rate or 0.0 for load in curve]
+    assert rates == sorted(rates) and found().knee in rates
+    assert curve[-1].latency_s["p95"] > curve[0].latency_s["p95"]
+
+
+def test_every_form_of_traffic_has_its_numbers() -> None:
+    text = traffic_table(found())
+    for word in ("gaps (ITL)", "p99", "knee:", "a token", "for a million tokens", "steps: "):
+        assert word in text
+    page = html_text(traffic_page(found()))
+    assert "Throughput over the rate" in page and "Percentiles" in page
+    row = json.loads(json.dumps(found().to_json()))
+    assert row["value"]["itl_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
+    assert row["knee_rate"] == found().knee and row["value"]["energy_per_token_j"] > 0
+
+
+def test_prompts_on_devices_of_their_own_keep_decodes_even() -> None:
+    workload = drawn(80, 1_000, 16, rate=1_000.0)
+    together = deployment().load(workload, 1_000.0, replicas=2)
+    apart = replace(deployment(), prefills=1)
+    split = apart.load(workload, 1_000.0, replicas=1)
+    assert split.requests == together.requests and split.latency_s["mean"] > split.ttft_s["mean"]
+    assert split.tpot_s["p99"] < together.tpot_s["p99"]
+    (served,) = apart.serves(workload)
+    assert np.isfinite(served.last_s).all() and (served.last_s >= served.first_s).all()
+    with pytest.raises(InputError, match="leave the users out"):
+        apart.serves(drawn(8, 16, 4, users=2))
+
+
+def test_a_drafting_model_takes_time_and_memory() -> None:
+    workload = drawn(40, 64, 64, rate=50.0)
+    free, drafted = deployment(draft=3, acceptance=0.9), deployment(draft=3, acceptance=0.9, drafts=SMALL)
+    assert drafted.engine.blocks < free.engine.blocks
+    plain, quick, slow = (one.load(workload, 50.0).tpot_s["mean"] for one in (deployment(), free, drafted))
+    assert quick < plain and quick < slow
+    with pytest.raises(InputError, match="--draft-tokens 3"):
+        deployed(SMALL, neuralpower.load("h100-sxm").predictor, drafts=SMALL, **SIZES)
+
+
+def test_ranks_of_data_are_of_mixtures_and_stages_share_a_step() -> None:
+    predictor = neuralpower.load("h100-sxm").predictor
+    with pytest.raises(InputError, match="choose replicas"):
+        neuralpower.traffic(SMALL, device="2xh100-sxm", tensor_parallel=1, data_parallel=2, **ASKED)
+    mixed = neuralpower.traffic(
+        MIXTURE, device="2xh100-sxm", tensor_parallel=1, data_parallel=2, expert_parallel=2, **ASKED
+    )
+    assert mixed.devices == 2 and mixed.value.requests == 60
+    layout = Layout(pipeline=2)
+    piped = deployed(SMALL, predictor, layout=layout, cluster=cluster_of("2xh100-sxm"), **SIZES)
+    assert piped.engine.stages == 2 and piped.devices == 2
+    assert piped.load(drawn(40, 64, 8, rate=50.0), 50.0).requests == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "no requests"),
+        ({"rate": 1.0, "users": 2}, "leave one out"),
+        ({"rate": 1.0, "acceptance": 0.5}, "no tokens are drafted"),
+        ({"rate": 1.0, "draft_tokens": 3, "acceptance": 1.5}, "from 0 to 1"),
+        ({"rate": 1.0, "price": -1}, "--price -1"),
+        ({"rate": 1.0, "link": "14"}, "--link 14"),
+        ({"rate": 1.0, "curve": "x"}, "--curve x"),
+        ({"rate": 1.0, "replicas": 0}, "--replicas 0"),
+        ({"rate": 1.0, "tensor_parallel": 3}, "the layout takes 3"),
+        ({"rate": 1.0, "input": 5_000}, "60 of 60 requests are longer than the 2048 positions"),
+        ({"rate": 1.0, "speed": 3}, "unknown option of traffic 'speed'"),
+    ],
+)
+def test_traffic_that_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        neuralpower.traffic(SMALL, device="h100-sxm", **{"requests": 60, **options})
+
+
+def test_a_plan_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "tensor_parallel": "1"}
+    asked |= {"devices": "h100-sxm", "apart": True, "keep": tmp_path / "plan.jsonl"}
+    first = neuralpower.plan(SMALL, **asked)
+    assert {choice.candidate.prefills > 0 for choice in first.choices} == {True, False}
+    assert any(choice.front for choice in first.choices)
+    assert all(choice.replicas * choice.highest >= 3_000 for choice in first.choices)
+    monkeypatch.setattr("neuralpower.serving.plan._tried", lambda *_: pytest.fail("simulated again"))
+    again = neuralpower.plan(SMALL, **asked)
+    assert [choice.devices for choice in again.choices] == [choice.devices for choice in first.choices]
+    (tmp_path / "plan.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match="line 1"):
+        neuralpower.plan(SMALL, **asked)
+
+
+def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
+    rows = ["arrival_s,input_toks,output_toks"]
+    rows += [
+        f"{3_600 * hour + second / 10},64,8" for hour in range(24) for second in range(1 + 40 * (hour == 12))
+    ]
+    (tmp_path / "day.csv").write_text("\n".join(rows))
+    how: dict[str, Any] = {
+        "sla": "ttft=50ms@p90",
+        "devices": "h100-sxm",
+        "tensor_parallel": "1",
+        "by": "cost",
+    }
+    how |= {"price": "h100-sxm=2", "max_num_batched_tokens": 256, "max_num_seqs": 16}
+    found = neuralpower.plan(SMALL, trace=tmp_path / "day.csv", **how)
+    (choice,) = found.choices
+    assert len(choice.over_time) == 24 and choice.replicas == max(choice.over_time)
+    assert choice.cost == pytest.approx(2.0 * sum(choice.over_time) / 24)
+    assert "replicas of the first" in plan_table(found)
+    assert "Replicas over time" in html_text(plan_page(found))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sla": "ttft=1s"}, "no --devices"),
+        ({"sla": "ttft=1s", "devices": "h100-sxm"}, "give --rate 50, or --trace"),
+        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "by": "cost"}, "needs prices"),
+        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"}, "write h100-sxm=2.49"),
+        ({"rate": -5, "sla": "ttft=1s", "devices": "h100-sxm"}, "rate -5"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        neuralpower.plan(SMALL, **options)
+
+
+def test_a_deployment_is_kept_on_the_disk_and_traced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path))
+    predictor = neuralpower.load("h100-sxm").predictor
+    workload = drawn(30, 64, 8, rate=50.0)
+    first = deployed(MIXTURE, predictor, **SIZES)
+    monkeypatch.setattr("neuralpower.serving.deployment._made", lambda *_: pytest.fail("traced again"))
+    again = deployed(MIXTURE, predictor, **SIZES)
+    assert again.surface.prompts == first.surface.prompts and again.surface.decodes == first.surface.decodes
+    assert again.engine == first.engine and again.cache_bytes == first.cache_bytes
+    assert again.load(workload, 50.0).latency_s == first.load(workload, 50.0).latency_s
+    with pytest.raises(pytest.fail.Exception, match="traced again"):
+        deployed(MIXTURE, predictor, **{**SIZES, "longest": 2_000})
