@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +33,15 @@ from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
+from neuralpower.learn.estimates import (
+    BY_LAW,
+    BY_NETWORKS,
+    BY_PHYSICS,
+    CARRIED,
+    CARRIED_BY,
+    IN_RANGE,
+    MEASURED,
+)
 from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -52,8 +61,7 @@ RULES = (FASTER, SLOWER, FALLS, JUMPS, NARROW, APART, PART)
 ROUNDING = 1e-6  # of a time
 NEIGHBOUR = 0.02  # by which one more number along a side may change a time, in one class of alignment
 LIES = ("odd sides", "sides in pairs")  # traits by which neighbours are not of one class
-SAME_CHIP = "the same chip"  # what was measured on a twin counts as measured
-CARRIED_BASES = (CARRIED, NETWORKS)
+CARRIED_ORIGINS = (CARRIED_BY, BY_NETWORKS, BY_PHYSICS)
 Breach = tuple[str, Layer]
 
 
@@ -80,19 +88,22 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     found = predictor.estimate(layers)
     t, basis = found.runtime_s, np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
-    twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
+    origins = predictor.origins(found)  # what was measured on a twin counts as measured
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
-    regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
+    measured_here = [  # by a table that lists none of its calls
+        regressor.unlisted and (one.twin is None or one.twin.differs_in_links(hardware))
+        for one in (predictor, *predictor.others)
+        for regressor in one.regressors.values()
+    ]
     cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
-    table = np.array(
-        [number >= 0 and regressors[number].unlisted and not cached for number in found.regressor]
-    )
+    table = np.array([number >= 0 and measured_here[number] and not cached for number in found.regressor])
+    sheets = [
+        one.hardware or hardware for one in (predictor, *predictor.others)
+    ]  # each rounds a chip's numbers
+    least = np.min([least_s(columns, sheet) for sheet in sheets], axis=0)
     rules = {
-        FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
-        SLOWER: held
-        & np.isin(basis, CARRIED_BASES)
-        & ~twins
-        & (t > most_s(columns, hardware) * (1 + ROUNDING)),
+        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED))) & (t < least * (1 - ROUNDING)),
+        SLOWER: held & np.isin(origins, CARRIED_ORIGINS) & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))
@@ -110,14 +121,18 @@ def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
             left = -size % TILE if size > TILE else 0
             for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
                 grown = dataclasses.replace(layer, **{side: larger})
-                alike = rule == FALLS or (size % HALF and larger % HALF and _lies(layer) == _lies(grown))
+                alike = rule == FALLS or (size % HALF and larger % HALF)
                 if larger > size and alike and grown.possible() and _grows(layer, grown):
                     pairs.append((rule, layer, grown))
     if not pairs:
         return
-    found = predictor.estimate([layer for _, *both in pairs for layer in both])
+    every = [layer for _, *both in pairs for layer in both]
+    lies = _lies(columns_of(type(every[0]), every)).reshape(len(pairs), 2, -1)
+    apart = (lies[:, 0] != lies[:, 1]).any(axis=1) & np.array([rule == JUMPS for rule, *_ in pairs])
+    found = predictor.estimate(every)
     times, measured = found.runtime_s.reshape(-1, 2), np.array(found.basis).reshape(-1, 2) == MEASURED
-    for (rule, layer, _), (t, other), exempt in zip(pairs, times, measured.any(axis=1), strict=True):
+    free = apart | measured.any(axis=1)
+    for (rule, layer, _), (t, other), exempt in zip(pairs, times, free, strict=True):
         broken = other < t * (1 - ROUNDING) if rule == FALLS else abs(other / t - 1) > NEIGHBOUR
         if broken and not exempt:
             yield rule, layer
@@ -128,11 +143,11 @@ def _grows(layer: Layer, larger: Layer) -> bool:
     return bool(larger.flops() >= layer.flops() and sum(larger.bytes()) >= sum(layer.bytes()))
 
 
-def _lies(layer: Layer) -> list[float]:
-    """How its sides lie in memory."""
-    traits = columns_of(type(layer), [layer]).traits()
+def _lies(columns: Layer) -> Array:
+    """How the sides of each lie in memory, [rows, LIES]."""
+    traits, rows = columns.traits(), len(columns.dtype)
     every = {**traits.compute, **traits.memory}
-    return [float(np.max(every.get(name, 0.0))) for name in LIES]
+    return np.stack([np.broadcast_to(np.asarray(every.get(name, 0.0)), (rows,)) for name in LIES], axis=1)
 
 
 def _in_more_bits(
@@ -149,15 +164,25 @@ def _in_more_bits(
             yield from ((NARROW, layers[i]) for i in np.flatnonzero(slower & asked))
 
 
+@functools.lru_cache(maxsize=16)  # of a chip's boards
+def _predictor(slug: str) -> Predictor:
+    return for_device(find_spec(slug))
+
+
 def apart(spec: DeviceSpec, layers: list[Layer]) -> Iterator[Breach]:
-    """Breaches against a board of the same chip that differs in its links alone."""
+    """Breaches against a board of the same chip that differs in its links alone.
+
+    Times that include the launches of one board's host are not compared.
+    """
     sheets = (find_spec(slug) for slug in known_specs() if slug != spec.slug)
     alike = (one for one in sheets if spec.chip and one.chip == spec.chip)
     for twin in alike:
         if octaves_apart(spec.hardware(), twin.hardware()) < ROUNDED:
             some = [layer for layer in layers if _same_units(layer, spec, twin)]
-            mine, other = (for_device(one).estimate(some).runtime_s for one in (spec, twin))
-            yield from ((APART, some[i]) for i in np.flatnonzero(abs(mine - other) > ROUNDED * mine))
+            mine, other = (_predictor(one.slug).estimate(some) for one in (spec, twin))
+            differs = abs(mine.runtime_s - other.runtime_s) > ROUNDED * mine.runtime_s
+            launched = (mine.hidden_s > 0) | (other.hidden_s > 0)
+            yield from ((APART, some[i]) for i in np.flatnonzero(differs & ~launched))
 
 
 def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
@@ -174,8 +199,8 @@ def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
 
 
 @contextlib.contextmanager
-def without_clamps() -> Iterator[None]:
-    """Predictions without what holds them."""
+def without_clamps(*, tiles: bool = True) -> Iterator[None]:
+    """Predictions without what holds them; `tiles`: nor what makes sizes of a tile stand together."""
 
     def nowhere(columns: Layer) -> tuple[Layer, Array]:
         return columns, np.zeros(len(columns.dtype), dtype=bool)
@@ -183,15 +208,18 @@ def without_clamps() -> Iterator[None]:
     def free(value: float) -> object:
         return lambda columns, hardware: np.full(len(columns.dtype), value)
 
-    instead: tuple[tuple[Any, str, Any], ...] = (
+    instead: list[tuple[Any, str, Any]] = [
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
         (laws, "other_types", lambda *_: ()),
         (laws, "in_more_bits", lambda *_: []),
-        (predictor, "in_tiles", nowhere),
-        (attention, "between_powers", lambda *_: None),
-        (latent_attention, "between_powers", lambda *_: None),
-    )
+    ]
+    if tiles:
+        instead += [
+            (predictor, "in_tiles", nowhere),
+            (attention, "between_powers", lambda *_: None),
+            (latent_attention, "between_powers", lambda *_: None),
+        ]
     with contextlib.ExitStack() as stack:
         for module, name, other in instead:
             stack.enter_context(mock.patch.object(module, name, other))
@@ -200,7 +228,7 @@ def without_clamps() -> Iterator[None]:
 
 def of_device(spec: DeviceSpec, draws: int, engines: bool) -> tuple[int, list[Breach]]:
     """(Layers that were asked, breaches) on a device."""
-    predictor = for_device(spec) if engines else for_device(spec).of_torch()
+    predictor = _predictor(spec.slug) if engines else _predictor(spec.slug).of_torch()
     asked, found = 0, list[Breach]()
     for dtype in floats_of(spec.peak_flops):
         network: list[Layer] = []
@@ -220,12 +248,15 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=40, help="layers of each kind and type on each device")
     parser.add_argument("--devices", nargs="+", help="short names of devices; default: all with sheets")
     parser.add_argument("--listed", type=int, default=3, help="breaches to list of each device")
+    parser.add_argument("--after", action="store_true", help="leave out the count without the clamps")
     parser.add_argument("--engines", action="store_true", help="engines' kernels, not torch's")
     given = parser.parse_args()
     after, before, everything = Counter[str](), Counter[str](), 0
     for spec in accelerators(given.devices):
-        with without_clamps():
-            _, freely = of_device(spec, given.draws, given.engines)
+        freely: list[Breach] = []
+        if not given.after:
+            with without_clamps():
+                _, freely = of_device(spec, given.draws, given.engines)
         asked, found = of_device(spec, given.draws, given.engines)
         before.update(rule for rule, _ in freely)
         after.update(rule for rule, _ in found)

@@ -158,7 +158,8 @@ def column() -> dict[str, str]:
     """A prediction in forms that show columns."""
     forms = {}
     for form in ("table", "md", "csv"):
-        sys.argv = ["neuralpower", "predict", "zoo:deep_mnist", "--device", "rtx-2080-ti", "--format", form]
+        command = ["neuralpower", "predict", "zoo:deep_mnist", "--device", "rtx-2080-ti", "-v"]
+        sys.argv = [*command, "--format", form]
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main()
         forms[form] = out.getvalue()

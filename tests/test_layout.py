@@ -49,11 +49,12 @@ PACKAGES: Mapping[str, str] = {
         collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """
-        any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
-        pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
+        any_device calibrate calibrate_by_networks estimates keys network_estimates network_rows
+        pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows settings
+        train watts
     """,
     "prediction": """
-        beside case compose evaluate generation measured memory.engines memory.over_time memory.peak
+        beside case compose evaluate footprint generation measured memory.engines memory.over_time memory.peak
         memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict

@@ -30,6 +30,7 @@ from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.learn.predictor_json import check_places
+from neuralpower.learn.settings import all_set, set_to
 from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
@@ -39,6 +40,7 @@ from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.prediction.footprint import footprint_of
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
@@ -177,7 +179,8 @@ def predicted(
     loaded: LoadedPredictor, model: Model, inputs: Any, options: Given, seen: Seen | None = None
 ) -> Prediction:
     """The prediction that options ask for; `seen` as in `prediction.case.predict`."""
-    share, batch, predictor = options.get("min_coverage"), options.get("batch_size"), loaded.predictor
+    share, batch = options.get("min_coverage"), options.get("batch_size")
+    predictor = set_to(loaded.predictor, options.get("power_limit"), options.get("clock"))
     check_share("min_coverage", share, "min_coverage=0.95")
     loaded.check_devices(cluster_in(options))
     network = as_network(model)
@@ -202,6 +205,7 @@ def predicted(
     with explained(inputs, answered):
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
+    found = replace(found, footprint=footprint_of(found, options))
     return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 
@@ -236,7 +240,8 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     from neuralpower.prediction.explore.phases import grids_of, sweep_grid
     from neuralpower.prediction.explore.sweep import joined
 
-    network, known = as_network(model), [loaded.predictor for loaded in predictors]
+    network, set_as = as_network(model), (options.get("power_limit"), options.get("clock"))
+    known = [one for loaded in predictors for one in all_set(loaded.predictor, *set_as)]
     request, grids, served = grids_of(network, options, known)
     memory = options.get("memory")
     found = joined([sweep_grid(request, those, lists) for lists, those in grids])

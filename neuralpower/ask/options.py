@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, ge
 from typing_extensions import TypedDict
 
 from neuralpower.ask import words
-from neuralpower.ask.panels import ENGINE, INPUT, LANGUAGE, OUTPUT, SEVERAL, TARGET, TRAINING
+from neuralpower.ask.panels import COST, ENGINE, INPUT, LANGUAGE, OUTPUT, SEVERAL, TARGET, TRAINING
 from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
 
 if TYPE_CHECKING:
@@ -362,6 +362,46 @@ class Ways(TypedDict, total=False):
             TARGET,
         ),
     ]
+
+
+class Set(TypedDict, total=False):
+    """How the device is set."""
+
+    power_limit: Annotated[
+        str | None,
+        Option(
+            "Power limit of the device: 300W, or 80% of its own.",
+            TARGET,
+            of={"sweep": {"help": "Power limits of the device: 250W,300W, or 60%..100% of its own."}},
+        ),
+    ]
+    clock: Annotated[
+        str | None,
+        Option(
+            "Clock of the device's cores: 1410MHz; default: as high as its limit allows.",
+            TARGET,
+            of={"sweep": {"help": "Clocks of the device's cores: 900MHz,1410MHz."}},
+        ),
+    ]
+
+
+class Footprints(TypedDict, total=False):
+    """What a pass costs besides its time: none of it by default."""
+
+    node_overhead: Annotated[
+        float | None, Option("Watts of the node besides its devices, for each device.", COST)
+    ]
+    pue: Annotated[float | None, Option("Energy of the site over that of its computers: 1.2.", COST)]
+    price: Annotated[str | None, Option("Price of a device for an hour: 2.49/h, or a file of prices.", COST)]
+    currency: Annotated[str | None, Option("Currency of --price; default: USD.", COST)]
+    region: Annotated[
+        str | None, Option("Country whose electricity is used: DE, FRA; gives the carbon.", COST)
+    ]
+    carbon_intensity: Annotated[
+        str | None,
+        Option("g CO2e per kWh: 350; or a table of electricityMaps or WattTime.", COST),
+    ]
+    tokens: Annotated[float | None, Option("training: tokens of the whole run, for its kWh.", COST)]
 
 
 class Room(TypedDict, total=False):
@@ -738,6 +778,7 @@ class Options(
     Tokens[int | None],
     Training,
     Ways,
+    Set,
     Degrees[int],
     Layouts,
     total=False,
@@ -745,7 +786,7 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Stepped, Served, Coverage, total=False):
+class Predicting(Options, Stepped, Served, Coverage, Footprints, total=False):
     """Keywords of `predict`."""
 
 
@@ -784,6 +825,7 @@ class Sweeping(
     Made,
     Training,
     Ways,
+    Set,
     Room,
     Degrees[Numbers],
     Layouts,

@@ -89,6 +89,7 @@ def compare(
 
 def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
+    from neuralpower.learn.settings import set_to
     from neuralpower.prediction.case import predict_request
     from neuralpower.prediction.explore.compare import Side, earlier
     from neuralpower.prediction.request import phase_in, request_of, run_of
@@ -114,6 +115,7 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
         dtype = parsing.usual_dtype(
             model, trained, asked["dtype"], run_of(asked["run"], phase, trained.platform)
         )
+        trained = set_to(trained, asked["power_limit"], asked["clock"])
         request = request_of(model, options, dtype=dtype)
         request.check(trained)
         prediction, _ = predict_request(request, trained)

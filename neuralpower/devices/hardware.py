@@ -52,6 +52,7 @@ class Hardware:
     memory_bytes_per_s: float = 1.0
     base_clock: float = 1.0  # that the power limit always allows, as a share of the peaks' clock
     limit_w: float | None = None
+    gpu_limit_w: float | None = None  # of the GPU alone, where limit_w is of its module with a CPU
     idle_w: float | None = None
     year: int | None = None  # of its release: the energy of an operation falls with the years
     clock_hz: float | None = None  # boost
@@ -59,6 +60,11 @@ class Hardware:
     link_bytes_per_s: float | None = None  # to all peers of its node, in one direction; None: they have none
     pcie_bytes_per_s: float | None = None  # in one direction
     network_bytes_per_s: float | None = None  # to other nodes, in one direction
+
+    @property
+    def board_w(self) -> float | None:
+        """The most that a meter of the GPU reads: its own limit, apart from its module's."""
+        return self.gpu_limit_w or self.limit_w
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a dtype; of the slowest known where no peak holds for it; 1 where none is known."""

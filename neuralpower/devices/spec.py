@@ -74,6 +74,7 @@ KEYS: dict[str, Key] = {
         1e7, 1e13, "B/s"
     ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
+    "gpu_limit_w": Key(0.5, HIGHEST_W, "W"),  # of the GPU alone, where limit_w is of its module with a CPU
     "idle_w": Key(
         0.01, HIGHEST_W, "W"
     ),  # awake, between calls: long after them, and on a display, it is less
@@ -130,6 +131,7 @@ class DeviceSpec:
             memory_bytes_per_s=self.get("memory_bytes_per_s") or default.memory_bytes_per_s,
             base_clock=base / boost if base and boost else default.base_clock,
             limit_w=self.get("limit_w"),
+            gpu_limit_w=self.get("gpu_limit_w"),
             idle_w=self.get("idle_w"),
             year=self.year,
             clock_hz=boost,

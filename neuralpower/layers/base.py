@@ -100,6 +100,9 @@ class Layer(ABC):
     # Features of kernels: the residual is a curve along the first, one for each value of the second.
     curve: ClassVar[tuple[str, ...]] = ()
     paged: ClassVar[frozenset[str]] = frozenset()  # sizes that lie in pages: their alignment costs nothing
+    spreads: ClassVar[
+        tuple[str, ...]
+    ] = ()  # sizes over which the work of a call is spread: more may be faster
     rule: ClassVar[str] = ""  # as text: how its fields must agree
     # Allowed values of its text fields, besides dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}

@@ -65,7 +65,7 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
 
     A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
     multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
-    pages of WHOLE, whatever their number, and stand with the last.
+    pages of WHOLE, whatever their number, and stand with the last; up to TILE, with the last of their page.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
     for name in columns.plain_dimensions():
@@ -75,10 +75,15 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
         if not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
-        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, WHOLE if paged else TILE)
+        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE, WHOLE))
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
-        stands = np.where(large, np.where((size % WHOLE == 0) | paged, last, first), size)
+        stands = np.where((size % WHOLE == 0) | paged, last, first)
+        if name.endswith("channels"):  # groups have equal shares; more of them stand with the channels
+            groups = np.maximum(np.asarray(getattr(columns, "groups", 1)), 1)
+            groups = np.where(groups > TILE, 1, groups)
+            stands = np.ceil(stands / groups) * groups
+        stands = np.where(large, stands, size)
         if np.any(stands != size):
             sizes[name], differs = stands, differs | (stands != size)
     if not sizes:

@@ -58,6 +58,7 @@ class Reduction(Layer):
     last: bool = True  # the axes that vanish are the last ones, in the order of memory
 
     dimensions = ("elements", "outputs")
+    spreads = ("outputs",)
     sweep_share = 1.2
     recurring_share = 0.2
     words = {"function": OperatorNames(FUNCTIONS)}

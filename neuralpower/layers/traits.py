@@ -42,9 +42,12 @@ def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:
 
 
 def sides_of(itemsize: Any, *sides: Any) -> dict[str, Any]:
-    """How sides of matrices lie in memory: in whole vectors, in pairs of 16-bit numbers, or in neither."""
-    whole = [np.asarray(side) * itemsize for side in sides]
-    vectors = functools.reduce(np.logical_and, [size % VECTOR_BYTES == 0 for size in whole])
+    """How sides of matrices lie in memory: in whole vectors, in pairs of 16-bit numbers, or in neither.
+
+    Numbers of less than a byte make a vector of as many as those of one byte.
+    """
+    whole, vector = [np.asarray(side) * itemsize for side in sides], VECTOR_BYTES * np.minimum(itemsize, 1)
+    vectors = functools.reduce(np.logical_and, [size % vector == 0 for size in whole])
     pairs = functools.reduce(np.logical_and, [size % PAIR_BYTES == 0 for size in whole])
     return {"sides in pairs": 1.0 * (pairs & ~vectors), "odd sides": 1.0 * ~pairs}
 

@@ -245,9 +245,13 @@ def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
     Where it has no level of the device, the level of a board counts that differs in its links alone. Other
     boards' levels mislead: with an A100's of 40 GB, layer norms of one of 80 GB are off by 15 % instead of 6,
     products in float32 by 28 instead of 10, as they reach other shares of another memory and power limit.
+    What a chip's FLOP cost follows its first board's year.
     """
-    twins = [sheet for sheet in _but_for_links(spec) if _levels_known(pooled, sheet.slug)]
+    alike = _but_for_links(spec)
+    twins = [sheet for sheet in alike if _levels_known(pooled, sheet.slug)]
+    years = [sheet.year for sheet in (spec, *alike) if sheet.year]
     hardware = rounded_alike(spec.hardware(), twins[0].hardware()) if twins else spec.hardware()
+    hardware = dataclasses.replace(hardware, year=min(years, default=None))
     there = pooled.on(hardware, spec.slug)
     regressors, known = dict(there.regressors), _levels_known(pooled, spec.slug)
     for sheet in twins:

@@ -17,12 +17,14 @@ WEIGHTS_LAW = "weights law"  # of quantised weights, from regressors of plain on
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
 BORROWED = "borrowed"  # from a regressor that was trained on other calls: another group or another dtype
 NETWORKS = "networks"  # from whole networks that were measured on the device
+HELD = "held by law"  # what regressors or factors say breaks a law (`laws.py`), whose limit stands instead
 BASES = (
     MEASURED,
     IN_RANGE,
     NETWORKS,
     CARRIED,
     EXTRAPOLATED,
+    HELD,
     BYTES,
     BORROWED,
     WEIGHTS_LAW,

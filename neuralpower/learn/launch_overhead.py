@@ -7,8 +7,10 @@
 What the host does for a call depends on what is called, hardly on its size: checks, allocations and launches
 are the same for ten numbers and for a million. So the cost is a median per kind, phase and function, and a
 line where a call is a chain of launches, as a recurrent layer's steps or an optimizer's tensors are
-(`Layer.launches`). Layers are timed as bare calls of their functions. A network's host also walks modules and
-makes views: one factor says how much longer that takes, from whole networks, where some were measured.
+(`Layer.launches`). Layers are timed as bare calls of their functions. In a forward pass, Python also walks
+modules and makes views around each call: networks say how long, where some were measured. Compiled code, the
+backward pass and loops do not. A lone backward pass also starts autograd's thread, a network's does so once:
+the least that any kind's backward call takes more than its forward call is subtracted.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import measured_phase
+from neuralpower.layers.base import BACKWARD, FORWARD, measured_phase
 from neuralpower.learn.keys import rows_by
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.slopes import robust_deviation
+
+if TYPE_CHECKING:
+    from neuralpower.learn.network_rows import Total
 
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
 
@@ -70,7 +75,8 @@ class Dispatch:
     costs: Mapping[Key, Cost]
     other_s: float  # of calls of kinds that were not measured
     deviation: float  # standard deviation of log(measured / this)
-    factor: float = 1.0  # of a network's host over the sum of its layers'
+    factor: float = 1.0  # of a network's host over the sum of its layers', in files of earlier versions
+    walk_s: float = 0.0  # Python's time around each call of a forward pass
     elsewhere: bool = False  # measured on another host than the one to predict
 
     def of_another_host(self) -> Dispatch:
@@ -79,6 +85,10 @@ class Dispatch:
             return self
         deviation = math.hypot(self.deviation, HOSTS_APART)
         return replace(self, deviation=deviation, elsewhere=True)
+
+    def of_compiled(self) -> Dispatch:
+        """The same for compiled code, which calls no modules."""
+        return replace(self, walk_s=0.0)
 
     def note(self, layers: Sequence[Layer]) -> str:
         """A note that the host is not the measured one; "" where it is."""
@@ -93,14 +103,15 @@ class Dispatch:
     @property
     def unknown_s(self) -> float:
         """Seconds to issue a call of an unknown kind."""
-        return self.factor * self.other_s
+        return self.factor * self.other_s + self.walk_s
 
     def seconds(self, layers: Sequence[Layer]) -> Array:
         """[layers], in their order."""
         found: dict[Layer, float] = {}
         for layer in dict.fromkeys(layers):
             cost = self._cost((layer.kind, measured_phase(layer.phase), str(function_of(layer))))
-            found[layer] = self.factor * (cost.call_s + cost.launch_s * float(layer.launches()))
+            bare_s = self.factor * (cost.call_s + cost.launch_s * float(layer.launches()))
+            found[layer] = bare_s + self.walk_s * bool(_is_walked(layer))
         return np.array([found[layer] for layer in layers])
 
     def seconds_of_columns(self, columns: Layer) -> Array:
@@ -112,7 +123,7 @@ class Dispatch:
         for (phase, function), index in rows_by(np.asarray(measured_phase(columns.phase)), functions):
             cost = self._cost((columns.kind, phase, function))
             found[index] = cost.call_s + cost.launch_s * launches[index]
-        return self.factor * found
+        return np.asarray(self.factor * found + self.walk_s * _is_walked(columns))
 
     def _cost(self, key: Key) -> Cost:
         """The cost of a function, else of its kind, else of kinds that were not measured."""
@@ -129,14 +140,22 @@ class Dispatch:
             device_end_s(dispatch_s * spread, kernel_s * high),
         )
 
-    def corrected(self, ratios: Sequence[float]) -> Dispatch:
-        """With the factor of networks; `ratios`: each one's measured host time over this prediction."""
-        known = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
+    def corrected(self, networks: Sequence[Total]) -> Dispatch:
+        """With Python's time around a call, from networks whose host never waited for the device."""
+        known = [one for one in networks if math.isfinite(one.dispatch_s) and one.dispatch_s > 0]
         if len(known) < FEWEST_NETWORKS:
             return self
-        factor = float(np.median(known))
-        deviation = robust_deviation(np.log(np.array(known) / factor))
-        return replace(self, factor=self.factor * factor, deviation=deviation)
+        host_s = np.array([one.dispatch_s for one in known])
+        bare_s = np.array([float(one.calls @ self.seconds(one.layers)) for one in known])
+        walked = np.array([float(one.calls @ [_is_walked(layer) for layer in one.layers]) for one in known])
+        walk_s = max(float(np.median((host_s - bare_s) / np.maximum(walked, 1))), 0.0)
+        deviation = robust_deviation(np.log(host_s / (bare_s + walk_s * walked)))
+        return replace(self, walk_s=self.walk_s + walk_s, deviation=deviation)
+
+
+def _is_walked(layer: Layer) -> Any:
+    """Whether Python stands around the calls of a layer, or of a table's columns."""
+    return (np.asarray(layer.phase) == FORWARD) & ~np.asarray(layer.recurs, dtype=bool)
 
 
 def function_of(layer: Layer) -> Any:
@@ -160,14 +179,29 @@ def train_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
         return None
     joined = {key: np.concatenate(some, axis=1) for key, some in sorted(parts.items())}
     costs = {key: _cost(*rows) for key, rows in joined.items()}
-    everything = np.concatenate([rows for (_, _, function), rows in joined.items() if not function], axis=1)
+    kinds = {key: rows for key, rows in joined.items() if not key[2]}
+    calls = [rows for (_, phase, _), rows in kinds.items() if phase != BACKWARD] or list(kinds.values())
     named = {key[:2] for key in joined if key[2]}
     errors = [
         np.log(rows[1] / (costs[key].call_s + costs[key].launch_s * rows[0]))
         for key, rows in joined.items()
         if key[2] or key[:2] not in named  # each row once, as its function where it has one
     ]
-    return Dispatch(costs, float(np.median(everything[1])), robust_deviation(np.concatenate(errors)))
+    other_s = float(np.median(np.concatenate(calls, axis=1)[1]))
+    return Dispatch(_in_networks(costs), other_s, robust_deviation(np.concatenate(errors)))
+
+
+def _in_networks(costs: Mapping[Key, Cost]) -> dict[Key, Cost]:
+    """The costs without the start of a lone backward pass, which no call of a network pays."""
+    forward = {key: costs[key[0], FORWARD, key[2]] for key in costs if (key[0], FORWARD, key[2]) in costs}
+    back = {key: forward[key].call_s for key in forward if key[1] == BACKWARD}
+    start_s = min((costs[key].call_s - call_s for key, call_s in back.items() if not key[2]), default=0.0)
+    return {
+        key: replace(cost, call_s=max(cost.call_s - start_s, back.get(key, 0.0)))
+        if key[1] == BACKWARD
+        else cost
+        for key, cost in costs.items()
+    }
 
 
 def _cost(launches: Array, dispatch_s: Array) -> Cost:

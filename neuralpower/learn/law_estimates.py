@@ -9,7 +9,7 @@ import numpy as np
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.base import BACKWARD, GRADIENT, Layer
 from neuralpower.learn import laws
-from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
+from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -17,6 +17,9 @@ from neuralpower.learn.regressor import NINETY
 
 def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
     """Estimates of calls, [rows]; `seconds` as `seconds_by_law` gives them."""
+    basis = np.full(len(seconds), BASES.index(NETWORKS if law.taught else CARRIED))
+    if not np.all(np.asarray(columns.phase) == BACKWARD):
+        basis[(seconds > 0) & (seconds != law.seconds(columns))] = BASES.index(HELD)
     deviation = np.hypot(law.doubt.call, law.doubt.network)
     least = laws.least_s(columns, law.hardware)
     return Estimates(
@@ -30,7 +33,7 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
         held_bytes=held_bytes,
         regressor=np.full(len(seconds), BY_LAW),
         exponent=np.zeros(len(seconds)),
-        basis_code=np.full(len(seconds), BASES.index(NETWORKS if law.taught else CARRIED)),
+        basis_code=basis,
         power_w=power[0],
         power_low_w=power[1],
         power_high_w=power[2],

@@ -64,11 +64,12 @@ def most_s(columns: Layer, hardware: Hardware) -> Array:
 
 
 def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Layer, bool]]:
-    """(Rows of products, these in another type, whether it has more bits) for each type that bounds theirs.
+    """(Rows, these in another type, whether it has more bits) for each type that bounds theirs.
 
-    The narrower type has units of its own, whose peak is as high or higher.
+    The narrower type of products has units of its own, whose peak is as high or higher. A pass over memory
+    is bounded by its pass over more bytes.
     """
-    if not columns.multiplies or np.any(columns.quantised()):
+    if np.any(columns.quantised()):
         return
     peaks, dtypes = hardware.peak_flops_per_s, np.asarray(columns.dtype, dtype=str)
     for mine in np.unique(dtypes).tolist():
@@ -77,7 +78,8 @@ def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Lay
         for other in BOUNDED_BY.get(bits, ()) if units in peaks else ():
             wider = DTYPES[other].bits > bits
             narrow, wide = (units, other) if wider else (other, units)
-            if other in peaks and mine != TENSORFLOAT32 and peaks[narrow] >= peaks[wide]:
+            bounded = peaks[narrow] >= peaks[wide] if columns.multiplies and other in peaks else wider
+            if other in peaks and mine != TENSORFLOAT32 and bounded:
                 index = np.flatnonzero(dtypes == mine)
                 yield index, replaced(take(columns, index), {"dtype": np.full(len(index), other)}), wider
 

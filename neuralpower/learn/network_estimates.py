@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
-from neuralpower.trace.question import ENGINE, Question
+from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import STEPS, TRAINING
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
 
@@ -86,7 +86,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
     Raises:
         PredictorError: its numbers are wrong, or it serves several devices.
     """
-    predictor = predictor if question.run == ENGINE else predictor.of_torch()
+    predictor = as_run(predictor, question.run)
     roof = predictor.roofline(question.dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in work.unmodelled]
     shares = np.array([task.share for task in work.tasks])
@@ -123,6 +123,16 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         assumptions=(*predictor.assumed(layers), *([host] if host else [])),
         warnings=predictor.foreign(),
     )
+
+
+def as_run(predictor: Predictor, run: str) -> Predictor:
+    """The predictor of a way to run (`RUNS`): torch's kernels or engines', modules walked or compiled."""
+    if run == ENGINE:
+        return predictor
+    dispatch = predictor.dispatch
+    if dispatch is not None and run == COMPILE:
+        dispatch = dispatch.of_compiled()
+    return replace(predictor.of_torch(), dispatch=dispatch)
 
 
 def _total(

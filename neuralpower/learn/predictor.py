@@ -20,11 +20,10 @@ from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, measured_phase
-from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, stacked, take
+from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
-from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.device_levels import level
 from neuralpower.learn.estimates import (
     BARE,
@@ -40,6 +39,7 @@ from neuralpower.learn.estimates import (
     CARRIED,
     CARRIED_BY,
     EXTRAPOLATED,
+    HELD,
     IN_RANGE,
     LIKE,
     MEASURED,
@@ -62,6 +62,7 @@ from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.learn.twins import Twin
+from neuralpower.learn.watts import Setting, as_set, law_power
 from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import (
     Platform,
@@ -118,6 +119,7 @@ class Predictor:
     engines: bool = True  # whether engines' kernels run, which predictors of related devices were trained on
     twin: Twin | None = None  # the device that it was trained on, whose chip its device has
     sheet: DeviceSpec | None = None  # a user's own, of the device that it was trained on
+    setting: Setting | None = None  # its power limit and clock; None: as it was measured
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -147,6 +149,11 @@ class Predictor:
         if self.hardware is not None:
             return platform_of(self.hardware)
         return platform_named(platform_name(self.dataset))
+
+    @property
+    def clock(self) -> float:
+        """The clock of its cores, relative to the highest."""
+        return 1.0 if self.setting is None else self.setting.clock
 
     @property
     def view(self) -> View:
@@ -361,7 +368,10 @@ class Predictor:
         Where none does, the first that knows similar calls estimates them, else a roofline.
         """
         found = self._by_fastest(columns)
-        return found if self.law is None else self._by_bits(columns, found)
+        found = found if self.law is None else self._by_bits(columns, found)
+        if self.setting is None:
+            return found
+        return as_set(found, columns, self._known_hardware(), self.device, self.setting)
 
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.
@@ -369,6 +379,10 @@ class Predictor:
         Where both have rows alike, it is the wider one.
         """
         free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
+        if not columns.multiplies:  # trained passes over memory know that already
+            free |= found.regressor != BY_LAW
+        if free.all():
+            return found
         for index, other, wider in laws.other_types(columns, self._known_hardware()):
             mine = self._standing(columns) if mine is None else mine
             theirs, here = self._standing(other), mine[index]
@@ -377,8 +391,9 @@ class Predictor:
             if len(asked):
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
-                longer = found.runtime_s[rows] > instead.runtime_s
-                found = found.with_rows(rows[longer == wider], instead.at(longer == wider))
+                held = (found.runtime_s[rows] > instead.runtime_s) == wider
+                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
+                found = found.with_rows(rows[held], by_type.at(held))
         return found
 
     def _standing(self, columns: Layer) -> Array:
@@ -491,31 +506,39 @@ class Predictor:
             some.reshape(1 + len(wider), rows)
             for some in self._trained(found, stacked(near, *wider), hardware)
         )
-        t, outside, known = np.where(known[0], t[0], np.min(t, axis=0)), outside[0], known[0]
-        measured = exact & known
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         unsure = np.zeros(rows)
+        if self.twin is not None:
+            carried = [
+                self.twin.carried(in_tiles(one)[0], seconds, here)
+                for one, seconds in zip((columns, *wider), t, strict=True)
+            ]
+            t, unsure = np.stack([seconds for seconds, _ in carried]), carried[0][1]
+        same_chip = self.twin is None or self.twin.differs_in_links(
+            here
+        )  # what was measured was measured here
+        measured, outside = exact & known[0] & same_chip, outside[0]
+        t = np.where(known[0] & same_chip, t[0], np.min(t, axis=0))
         of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
-        if self.twin is not None:
-            t, unsure = self.twin.carried(columns, t, here)
-        elif law is not None and self.carried and np.any(outside > 0):
+        if self.twin is None and law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             free = measured | self._warm(columns, regressor) & (outside <= 0)
+            free &= same_chip
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             most = laws.most_s(columns, here)
             if exact and (self.twin is not None or not self.carried):
                 most = most * _let(t / most, outside)
-        t = np.clip(t, least, np.maximum(least, most))
+        free_s, t = t, np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [np.full(rows, not exact), measured & (self.twin is None), far],
-            [BASES.index(basis) for basis in (BORROWED, MEASURED, EXTRAPOLATED)],
+            [np.full(rows, not exact), measured, t != free_s, far],
+            [BASES.index(basis) for basis in (BORROWED, MEASURED, HELD, EXTRAPOLATED)],
             BASES.index(inside),
         )
         return Estimates(
@@ -560,13 +583,17 @@ class Predictor:
         tiles, differs = in_tiles(columns)
         moved = np.flatnonzero(differs & ~measured)
         if len(moved):
-            alike = described(take(tiles, moved))
-            t[moved], outside[moved] = self._predict(key, regressor, problem.at(moved), LONGEST_S, alike)
+            alike, own = described(take(tiles, moved)), problem.at(moved)
+            if columns.spreads:
+                spread = {name: getattr(tiles, name)[moved] for name in columns.spreads}
+                own = described(replaced(take(columns, moved), spread))
+            t[moved], outside[moved] = self._predict(key, regressor, own, LONGEST_S, alike)
         between = columns.between(~measured)
         if between is not None:
             rows, share, *ends = between
             low, high = (self._trained(key, end, hardware)[0] for end in ends)
-            t[rows] = low + share * np.maximum(high - low, 0)
+            low = np.minimum(low, high)
+            t[rows] = low + share * (high - low)
         return t, outside, measured
 
     def _predict(
@@ -633,17 +660,17 @@ class Predictor:
     def _power(self, columns: Layer, key: Key, runtime_s: Array) -> Powers:
         """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none.
 
-        Where neither exists, they are carried from other kinds and devices by FLOPs and bytes.
+        Where neither exists, the law of the kind of work says them (`watts.py`).
         """
         known, hardware = self.power or {}, self.hardware or Hardware()
         name = key if key in known else whole_kind(key[0])
         regressor = known.get(name)
         if regressor is None:
-            return *carried_power(columns, hardware, runtime_s), np.zeros(len(runtime_s))
+            return *law_power(columns, hardware, runtime_s, self.device), np.zeros(len(runtime_s))
         problem = describe_power(columns, hardware, runtime_s)
         power, outside = self._predict(name, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
-        floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
+        floor, ceiling = hardware.idle_w or 0.0, hardware.board_w or np.inf
         watts = power, power * np.exp(low), power * np.exp(high)
         value, low, high = (np.clip(bound, floor, ceiling) for bound in watts)
         return value, low, high, np.ones(len(runtime_s))

@@ -58,6 +58,7 @@ class HardwarePart(Part, frozen=True):
     memory_bytes_per_s: Annotated[float, Meta(ge=1, le=KEYS["memory_bytes_per_s"].high)]
     base_clock: Annotated[float, Meta(ge=1e-4, le=1)]
     limit_w: Watts | None = None
+    gpu_limit_w: Watts | None = None
     idle_w: Watts | None = None
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
@@ -86,6 +87,7 @@ class DispatchPart(Part, frozen=True):
     deviation: Deviation
     factor: Positive
     costs: list[CostPart]
+    walk_s: NotNegative = 0.0
 
 
 class TermPart(Part, frozen=True, kw_only=True):

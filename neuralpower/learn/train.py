@@ -317,7 +317,7 @@ def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatc
     if trained is None:
         return None
     free = [t for t in totals if not BLOCKED[0] < t.dispatch_s / t.runtime_s < BLOCKED[1]]
-    return trained.corrected([t.dispatch_s / float(t.calls @ trained.seconds(t.layers)) for t in free])
+    return trained.corrected(free)
 
 
 def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:

@@ -50,6 +50,10 @@ class Twin:
         """How the times are known, as text."""
         return f"carried from {self.name}, the same chip"
 
+    def differs_in_links(self, here: Hardware) -> bool:
+        """Whether the device `here` has its memory and units: what was measured on it was measured there."""
+        return octaves_apart(here, self.hardware) < ROUNDED
+
     def carried(self, columns: Layer, seconds: Array, here: Hardware) -> tuple[Array, Array]:
         """(Seconds on the device `here`, standard deviation of log(measured / said) that this adds), [rows].
 
@@ -143,11 +147,16 @@ def _alike(number: float | None, other: float | None) -> bool:
 
 
 def completed(hardware: Hardware | None, sheet: Hardware) -> Hardware:
-    """A predictor's device with what its sheet states besides, as sheets state more than older files have."""
+    """A predictor's device with what its sheet states besides, as sheets state more than older files have.
+
+    Among it are the peaks of types that the predictor was not trained on.
+    """
     if hardware is None:
         return sheet
     lacks = [field.name for field in dataclasses.fields(Hardware) if getattr(hardware, field.name) is None]
-    return dataclasses.replace(hardware, **{name: getattr(sheet, name) for name in lacks})
+    peaks = {**sheet.peak_flops_per_s, **hardware.peak_flops_per_s}
+    stated = {name: getattr(sheet, name) for name in lacks}
+    return dataclasses.replace(hardware, **stated, peak_flops_per_s=peaks)
 
 
 def octaves_apart(hardware: Hardware, other: Hardware) -> float:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import BARE, ROOFLINE, ROOFLINE_FACTOR, Estimates, by_origin, in_words
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
+from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.prediction import Prediction, Training
-from neuralpower.prediction.rows import BOUNDS, Interval, Row, Unmodelled, ranges, with_shares
+from neuralpower.prediction.rows import Interval, Row, Unmodelled, ranges, with_shares
 from neuralpower.prediction.streams import Plan, Rank, end_s
 from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import applied
@@ -27,10 +26,6 @@ from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace, UnmodelledCall
-
-NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
-# Share of the time with trained power that energy needs, where no power limit bounds the other layers.
-ENERGY_COVERAGE = 0.9
 
 
 def question_of(
@@ -108,7 +103,7 @@ def assembled(
     runtime, busy = whole.runtime_s, whole.busy_s
     rows = rows_of(answer, whole)
     hardware = predictor.hardware
-    power, energy, reason = energy_of(rows, busy, runtime, hardware)
+    power, energy, reason = energy_of(rows, busy, runtime, hardware, predictor.setting)
     origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
@@ -232,36 +227,3 @@ def _runtime(answer: Answer, busy: Interval) -> Interval:
     spread, low, high = answer.issue.spread, busy.low / busy.value, busy.high / busy.value
     bounds = ((kernels, issue), (kernels * low, issue / spread), (kernels * high, issue * spread))
     return Interval(*(end_s(Plan([Rank(seconds, issued)])) for seconds, issued in bounds))
-
-
-def energy_of(
-    rows: Sequence[Row], busy: Interval, runtime: Interval, hardware: Hardware | None
-) -> tuple[Interval | None, Interval | None, str]:
-    """(power, energy, why there is none): rows' powers weighed by their times, idle power between.
-
-    A row of unknown power draws what the others do, within idle and limit.
-    """
-    total = sum(row.runtime_s for row in rows) or 1.0
-    known = [(row.power_w, row.runtime_s / total) for row in rows if row.power_w is not None]
-    if not known or hardware is None:
-        return None, None, "the predictor has no power data, and the device's power limit is not known"
-    covered = sum(share for _, share in known)
-    limited = hardware.limit_w is not None
-    if covered < ENERGY_COVERAGE and not limited:
-        said = f"power data covers {covered:.0%} of the time ({ENERGY_COVERAGE:.0%} needed)"
-        return None, None, said
-    waiting = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
-    if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and not limited:
-        text = f"the device idles {waiting:.0%} of the time, and its idle power is not known"
-        return None, None, text
-    idle = Interval(*idle_power(hardware))
-    mean = Interval(*(sum(getattr(power, bound) * share for power, share in known) for bound in BOUNDS))
-    mean = Interval(*(getattr(mean, bound) / covered for bound in BOUNDS))
-    unknown = Interval(mean.value, idle.low, hardware.limit_w) if hardware.limit_w is not None else mean
-    energies, powers = [], []
-    for bound in BOUNDS:
-        power = covered * getattr(mean, bound) + (1 - covered) * getattr(unknown, bound)
-        waits = max(getattr(runtime, bound) - getattr(busy, bound), 0.0)
-        energies.append(power * getattr(busy, bound) + waits * getattr(idle, bound))
-        powers.append(power * (1 - waiting) + waiting * getattr(idle, bound))
-    return Interval(*powers), Interval(*energies), ""

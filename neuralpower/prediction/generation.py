@@ -49,7 +49,8 @@ class Generation(Declared):
 
     in_json = """
         prompt new_tokens time_to_first_token_s time_per_output_token_s first_step_s last_step_s tokens_per_s
-        energy_per_token_j cache_bytes lengths traced_contexts=traced predicted_steps=predicted
+        energy_per_token_j prefill_energy_j decode_energy_j cache_bytes lengths traced_contexts=traced
+        predicted_steps=predicted
     """
 
     prompt: int
@@ -63,6 +64,8 @@ class Generation(Declared):
     cache_bytes: int  # of all samples, at the end
     traced: tuple[int, ...]  # contexts of the traced steps
     predicted: int  # steps whose every layer was predicted; the others lie on lines between these
+    prefill_energy_j: Interval | None = None  # of one device
+    decode_energy_j: Interval | None = None  # of all steps after it
     lengths: tuple[int, ...] = ()  # of the prompts, where they differ: `prompt` is their mean, rounded down
 
 
@@ -127,6 +130,8 @@ def predict_generation(
         last_step_s=nodes[-1].runtime_s if nodes else None,
         tokens_per_s=_rate(count, whole.runtime_s),
         energy_per_token_j=_scaled(whole.energy_j, 1 / count),
+        prefill_energy_j=first.energy_j,
+        decode_energy_j=joules,
         cache_bytes=asked.cache_bytes,
         traced=tuple(grown.traced),
         lengths=asked.lengths,

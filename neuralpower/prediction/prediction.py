@@ -121,6 +121,7 @@ class Prediction(Shown):
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
     parallel: Parallel | None = None  # on several devices: what is said of all
     weights: Quantised | None = None  # None where they are as `dtype` says
+    footprint: Declared | None = None  # energy, money and carbon, where options request them
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
     def __getattr__(self, name: str) -> Any:
@@ -342,7 +343,7 @@ class Prediction(Shown):
             "training": self.training and self.training.to_json(self.runtime_s.value),
             "generation": plain(self.generation),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
-            **named(self, "parallel run origin? savings passes weights layers=rows"),
+            **named(self, "parallel run origin? savings passes weights footprint? layers=rows"),
             "by_kind": plain(self.by_kind()),
         }
 

@@ -50,9 +50,12 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "layout": lambda p: p.layout or "one device",
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
+        "limit": lambda p: quantity(p.power_limit_w, "W"),
+        "clock": lambda p: percent(p.clock_share),
         "latency": lambda p: quantity(p.runtime_s, "s"),
         "90 %": _bounds,
         "samples": lambda p: rate(p.samples_per_s),
+        "power": lambda p: quantity(p.power_w, "W"),
         "energy": lambda p: quantity(p.energy_j, "J"),
         "memory": lambda p: binary(p.memory_bytes),
         "up to": lambda p: binary(p.memory_high_bytes),
@@ -67,6 +70,9 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "predictor": len({p.predictor for p in points}) > 1,
         **dict.fromkeys(("layout", "exposed", "bubble"), spread),
         "bound by": any(p.host_bound for p in points),
+        "limit": any(p.power_limit_w for p in points),
+        "clock": any(p.clock_share for p in points),
+        "power": any(p.power_limit_w or p.clock_share for p in points),
     }
     return {name: cell for name, cell in columns.items() if shown.get(name, True)}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import TOLD
 from neuralpower.networks.phases import STEP, spelled
+from neuralpower.prediction.footprint import Footprint
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
@@ -32,6 +33,15 @@ def glance(p: Prediction) -> Iterator[str]:
         room = "" if p.device_memory_bytes is None else f"; the device has {binary(p.device_memory_bytes)}"
         value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
         yield f"memory{of} {value} ({low} to {high}){room}"
+    yield from footprint_lines(p)
+
+
+def footprint_lines(prediction: Prediction) -> Iterator[str]:
+    """Energy, money and carbon, where options request them, a line each."""
+    found = prediction.footprint
+    for line in found.lines if isinstance(found, Footprint) else ():
+        about = f"; {line.about}" if line.about else ""
+        yield visible(f"{line.name} {bounded(line.value, line.unit)}{about}")
 
 
 def details(p: Prediction) -> Iterator[str]:
@@ -142,6 +152,9 @@ def tokens(prediction: Prediction) -> Iterator[str]:
             ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
             each = bounded(about.time_per_output_token_s, "s")
             yield f"then {each} per token, the first {', the last '.join(ends)}"
+        if about.prefill_energy_j is not None and about.decode_energy_j is not None:
+            apart = (bounded(joules, "J") for joules in (about.prefill_energy_j, about.decode_energy_j))
+            yield "energy of the prompt {}, of the steps {}".format(*apart)
     elif isinstance(about, Step) and about.lengths:
         what = "contexts" if about.context else "prompts"
         yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"

@@ -14,8 +14,8 @@ from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.collective import Collective
-from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.watts import idle_power
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source

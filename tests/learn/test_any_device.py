@@ -23,6 +23,7 @@ from neuralpower.learn.estimates import (
     BASES,
     BY_LAW,
     BY_PHYSICS,
+    HELD,
     ROOFLINE,
     ROOFLINE_FACTOR,
     TRAINED_HERE,
@@ -108,8 +109,10 @@ def test_an_alias_of_a_dtype_is_known() -> None:
 
 def test_the_devices_own_rows_come_before_those_of_relatives() -> None:
     predictor = for_device(find_spec("nvidia-a100-pcie-40gb"))
-    known, carried = add(2**24, "float32"), add(2**24, "bfloat16")
+    known, carried, held = add(2**24, "float32"), add(2**14, "bfloat16"), add(2**24, "bfloat16")
     own = load("nvidia-a100-pcie-40gb").estimate([known])
+    bounded = predictor.estimate([held])
+    assert bounded.runtime_s[0] == own.runtime_s[0] and bounded.basis == (HELD,)  # no longer than in float32
     found = predictor.estimate([known, carried])
     assert found.runtime_s[0] == own.runtime_s[0] and found.basis[1] == "carried"
     assert predictor.origin(found.at(np.array([0])), found.runtime_s[:1]) == TRAINED_HERE
@@ -229,7 +232,7 @@ def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
     assert there.deviation > trained.deviation and there.seconds([linear(1, "bfloat16")])[0] == 2.5e-5
     calls = [linear(1, "bfloat16"), linear(2, "bfloat16")]
     assert not trained.note(calls) and not there.note([])
-    assert "25 us per call on average" in there.note(calls) and "factor of 2" in there.note(calls)
+    assert "25 us each" in there.note(calls) and "factor of 2" in there.note(calls)
     assert there.of_another_host() == there
 
 

@@ -15,8 +15,11 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import in_tiles
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
+from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.traits import sides_of
 from neuralpower.learn import laws
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.estimates import HELD
 from tests.layers.made import conv3x3
 from tests.sampled import some_always
 
@@ -147,3 +150,64 @@ def test_what_a_causal_mask_hides_is_not_needed() -> None:
     assert least(8192, 8192, True) == pytest.approx(least(8192, 8192, False) / 2, rel=1e-3)
     assert least(64, 8192, True) == pytest.approx(least(64, 8192, False), rel=0.01)
     assert least(1, 8192, True) == least(1, 8192, False)
+
+
+@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s", "nvidia-rtx-4090"])
+def test_the_basis_says_which_answers_a_law_holds(device: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    layers = [one for name in ("conv3d", "attention", "linear") for one in drawn(KINDS[name], "bfloat16", 20)]
+    found = predictor.estimate(layers)
+    with without_clamps(tiles=False):
+        free = predictor.estimate(layers)
+    held = np.array(found.basis) == HELD
+    assert held.any() and not held.all() and HELD not in free.basis
+    assert (held == (found.runtime_s != free.runtime_s)).all()
+
+
+@pytest.mark.parametrize("device", ["nvidia-t4", "nvidia-p100-pcie-16gb", "nvidia-a100-pcie-40gb"])
+def test_types_that_a_predictor_was_not_trained_on_have_the_peaks_of_its_sheet(device: str) -> None:
+    spec = find_spec(device)
+    hardware = for_device(spec).hardware
+    assert hardware is not None and hardware.peak("float16") == spec.peak_flops["float16"]
+
+
+def test_a_board_with_the_chip_of_a_table_is_held_to_its_own_memory() -> None:
+    layer = Linear(dtype="bfloat16", rows=905, in_features=64, out_features=3936, bias=True)
+    least_s = laws.least_s(columns_of(Linear, [layer]), find_spec("nvidia-l40").hardware())
+    warm, held = (for_device(find_spec(name)).estimate([layer]) for name in ("nvidia-l40s", "nvidia-l40"))
+    assert warm.runtime_s < least_s  # its table found weights in the cache
+    assert held.runtime_s == least_s and held.basis == (HELD,)
+
+
+def test_results_of_a_tile_do_not_share_the_work_of_a_sum() -> None:
+    predictor = for_device(find_spec("nvidia-h100-sxm5-80gb")).of_torch()
+    sums = [
+        Reduction(dtype="float32", function="sum", elements=2**15, outputs=outputs) for outputs in (81, 113)
+    ]
+    found = predictor.estimate(sums).runtime_s
+    assert found[1] >= found[0]
+
+
+def test_sixteen_numbers_of_four_bits_are_a_vector() -> None:
+    for itemsize, numbers in ((0.5, 16), (1, 16), (2, 8)):
+        assert sides_of(itemsize, numbers) == {"sides in pairs": 0.0, "odd sides": 0.0}
+        assert sides_of(itemsize, numbers // 2)["sides in pairs"] == 1.0
+
+
+def test_keys_of_a_prompt_stand_in_tiles() -> None:
+    keys = [15, 17, 64, 65, 208, 1000]
+    prompts = [
+        Attention(
+            batch=1,
+            query_heads=1,
+            key_heads=1,
+            query_length=1,
+            key_length=one,
+            head_size=64,
+            causal=False,
+            masked=False,
+        )
+        for one in keys
+    ]
+    tiles, _ = in_tiles(columns_of(Attention, prompts))
+    assert np.asarray(tiles.key_length).tolist() == [15, 32, 64, 128, 256, 1024]

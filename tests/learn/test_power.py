@@ -17,13 +17,13 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.train import train, train_power
+from neuralpower.learn.watts import idle_power
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose

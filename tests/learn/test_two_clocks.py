@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
+from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, save, to_json
 from neuralpower.learn.predictor_lookup import load
@@ -43,11 +45,11 @@ def kernel_s(layer: Layer) -> float:
     return 2e-6 + layer.flops() / (0.8 * PEAK * speed) + sum(layer.bytes()) / (0.7 * BANDWIDTH)
 
 
-def run(layers: tuple[Layer, ...], dispatch: float = 1.0) -> float:
+def run(layers: tuple[Layer, ...], dispatch: float = 1.0, walk_s: float = 0.0) -> float:
     """What the simulated device takes for a network, from a queue that is empty."""
     cuda = SimulatedCuda()
     for layer in layers:
-        cuda.launch(kernel_s(layer), dispatch * DISPATCH_S[layer.kind])
+        cuda.launch(kernel_s(layer), dispatch * DISPATCH_S[layer.kind] + walk_s)
     return cuda.device_s
 
 
@@ -137,7 +139,7 @@ def test_columns_take_the_host_as_long_as_their_layers() -> None:
         ("recurrent", "forward", ""): Cost(1e-5, 3e-6, 9),
         ("linear", "forward", ""): Cost(7e-6, 0.0, 9),
     }
-    dispatch = Dispatch(costs, 4e-6, 0.1, factor=1.5)
+    dispatch = Dispatch(costs, 4e-6, 0.1, factor=1.5, walk_s=9e-6)
     for kind in ("recurrent", "linear", "softmax"):
         layers = list(draw(KINDS[kind], 20, 4))
         np.testing.assert_allclose(
@@ -187,12 +189,35 @@ def test_a_chain_of_launches_takes_the_host_a_line() -> None:
     assert trained.seconds([layer]) == pytest.approx([9e-5])
 
 
-def test_networks_tell_how_much_more_the_host_has_to_do() -> None:
+def forward_and_backward(kind: str, forward_s: float, backward_s: float) -> Observation:
+    phase, one = np.array(["forward", "backward"]), np.ones(2)
+    return Observation(kind, phase, np.array(["", ""]), one, np.array([forward_s, backward_s]))
+
+
+def test_a_network_starts_its_backward_pass_once() -> None:
+    relu, product = ("activation", 8e-6, 70e-6), ("linear", 18e-6, 147e-6)
+    trained = train_dispatch([forward_and_backward(*row) for row in (relu, product)])
+    assert trained is not None
+    layers: list[Layer] = [Activation(function="relu", elements=8, phase="backward")]
+    layers += [Linear(rows=1, in_features=1, out_features=1, bias=True, phase="backward")]
+    assert trained.seconds(layers) == pytest.approx([8e-6, 85e-6])  # 62 us less
+    assert trained.other_s == pytest.approx(13e-6)  # a forward call's
+
+
+def test_networks_tell_how_long_python_takes_around_a_call() -> None:
+    product = Linear(rows=1, in_features=1, out_features=1, bias=True)
     plain = Dispatch({("linear", "forward", ""): Cost(1e-5, 0.0, 9)}, 1e-5, 0.1)
-    assert plain.corrected([1.4, 1.5]) is plain  # too few
-    corrected = plain.corrected([1.4, 1.5, 1.6, float("nan")])
-    assert corrected.factor == 1.5
-    assert corrected.unknown_s == pytest.approx(1.5e-5)
+
+    def measured(host_s: float) -> Total:
+        return Total("net", (product,), (4.0,), 1e-3, None, 2, host_s)
+
+    assert plain.corrected([measured(6e-5)] * 2) is plain  # too few
+    corrected = plain.corrected([measured(us * 1e-6) for us in (100, 110, 120, float("nan"))])
+    assert corrected.walk_s == pytest.approx(17.5e-6)  # 110 us for 4 calls of 10
+    assert corrected.unknown_s == pytest.approx(2.75e-5)
+    recurring, back = replace(product, recurs=True), replace(product, phase="gradient")
+    assert corrected.seconds([product, recurring, back]) == pytest.approx([2.75e-5, 1e-5, 1e-5])
+    assert corrected.of_compiled().seconds([product]) == pytest.approx([1e-5])
 
 
 # ---- a network, from the rig's rows to its time ----
@@ -271,11 +296,11 @@ def test_rows_without_the_hosts_time_are_summed(tables: dict[str, pd.DataFrame])
 
 
 def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) -> None:
-    # a network's host takes twice its layers' time
+    # a network's host takes 20 us around each call
     rows = []
     for i, batch in enumerate((1, 8, 64)):
         layers = network(batch, blocks=4 + i).layers
-        host_s = 2 * sum(DISPATCH_S[layer.kind] for layer in layers)
+        host_s = sum(DISPATCH_S[layer.kind] + 2e-5 for layer in layers)
         parts = [[layer.kind, layer.to_row(), 1] for layer in layers]
         busy = sum(kernel_s(layer) for layer in layers)
         rows.append(
@@ -293,10 +318,10 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
     few = {kind: table.iloc[::2] for kind, table in tables.items()}
     trained = train(dataset({**few, "network": pd.DataFrame(rows)}), learner="lasso", jobs=1).predictor
     assert trained.dispatch is not None
-    assert trained.dispatch.factor == pytest.approx(2, rel=0.01)
+    assert trained.dispatch.walk_s == pytest.approx(2e-5, rel=0.01)
     traced = network(1)
     assert predicted(trained, traced).runtime_s.value == pytest.approx(
-        run(traced.layers, dispatch=2), rel=0.03
+        run(traced.layers, walk_s=2e-5), rel=0.03
     )
 
 

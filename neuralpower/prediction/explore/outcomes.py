@@ -19,7 +19,7 @@ from neuralpower.learn.estimates import BASES, HERE, ROOFLINE_FACTOR, UNTRAINED,
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.compose import ENERGY_COVERAGE
+from neuralpower.prediction.energy import ENERGY_COVERAGE, awake_w
 
 Array = np.ndarray
 
@@ -67,7 +67,7 @@ class Work:
         apart = np.maximum(counts @ device_s + extra, 1e-30)
         known = np.isfinite(e.power_w)
         covered = counts @ np.where(known, device_s, 0.0) / apart
-        idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+        idle_w = awake_w(predictor.hardware, predictor.clock)
         powered = counts @ np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)

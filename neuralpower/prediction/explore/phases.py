@@ -18,7 +18,15 @@ from neuralpower.networks.phases import PREDICTED, Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
-from neuralpower.prediction.explore.sweep import Grid, Sweep, SweepPoint, left_bytes, pareto_front, sweep
+from neuralpower.prediction.explore.sweep import (
+    Grid,
+    Sweep,
+    SweepPoint,
+    left_bytes,
+    pareto_front,
+    set_as,
+    sweep,
+)
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
 from neuralpower.trace.routing import ROUTING
@@ -170,6 +178,7 @@ def _about(request: Request, predictor: Predictor) -> dict[str, Any]:
         "phase": phase.name,
         "layout": "" if request.layout.alone else request.layout.short,
         "ranks": request.layout.ranks,
+        **set_as(predictor),
     }
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.learn.network_estimates import as_run
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.prediction.explore.family import (
@@ -122,7 +123,9 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
             memory[where] = tensors + framework.code_bytes(FORWARD) + library + products
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
     notes |= recorded.notes
-    parts = {how: pool.work(predictor, how[0]).outcomes(predictor) for how, pool in pools.items()}
+    parts = {
+        how: pool.work(as_run(predictor, how[1]), how[0]).outcomes(predictor) for how, pool in pools.items()
+    }
 
     def chosen(name: str) -> Array:
         hows = [(point.dtype, point.run) for point in points]

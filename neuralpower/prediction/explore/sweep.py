@@ -64,6 +64,13 @@ class SweepPoint:
     tokens_per_s: float | None = None  # of all devices, where there are several
     exposed_share: float | None = None  # of the time, that exchanges make longer
     bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
+    power_limit_w: float | None = None  # that the device is set to; None: its own
+    clock_share: float | None = None  # of the highest clock; None: as high as the limit allows
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power of all devices."""
+        return self.energy_j / self.runtime_s if self.energy_j and self.runtime_s else None
 
     @property
     def host_bound(self) -> bool:
@@ -221,7 +228,16 @@ def _swept(
             trained_here=finite(o.trained[i]),
             launch_share=finite(o.launch_s[i] / o.runtime_s[i]) if value else None,
             error=explored.errors.get(i, ""),
+            **set_as(predictor),
         )
+
+
+def set_as(predictor: Predictor) -> dict[str, Any]:
+    """The power limit and the clock of a point's device."""
+    setting = predictor.setting
+    if setting is None:
+        return {}
+    return {"power_limit_w": setting.limit_w, "clock_share": None if setting.clock == 1 else setting.clock}
 
 
 def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:

@@ -23,7 +23,8 @@ from neuralpower.layers.collective import Collective
 from neuralpower.layers.embedding import Embedding
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
-from neuralpower.prediction.compose import Whole, assembled, energy_of, rows_of
+from neuralpower.prediction.compose import Whole, assembled, rows_of
+from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel.lanes import Lane, lanes_of_stage, lanes_of_stages
 from neuralpower.prediction.parallel.memory import (
@@ -377,7 +378,8 @@ class _Composed:
                 _, answer = self._whole(rank)
                 whole = self._times(rank, answer)
                 rows = rows_of(answer, whole)
-                known[key] = energy_of(rows, whole.busy_s, runtime, self.predictor.hardware)[1]
+                hardware, setting = self.predictor.hardware, self.predictor.setting
+                known[key] = energy_of(rows, whole.busy_s, runtime, hardware, setting)[1]
             energy = known[key]
             if energy is None:
                 return None

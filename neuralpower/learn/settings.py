@@ -1,0 +1,101 @@
+"""A device's power limit and clock, as people write them: 300W, 80%, 60%..100%, 1410MHz."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from neuralpower.errors import InputError
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.watts import Setting, idle_power
+from neuralpower.platforms import platform_of
+
+NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+HERTZ = {"mhz": 1e6, "ghz": 1e9}
+CLOCK_STEP_HZ = 15e6  # between the clocks that `nvidia-smi -q -d SUPPORTED_CLOCKS` lists, since Pascal
+LOWEST_SHARE = 0.3  # of a board's limit: no maker's tool accepts less
+RANGE_STEP = 0.05  # of the limit between the points of 60%..100%
+
+
+def set_to(predictor: Predictor, power_limit: Any = None, clock: Any = None) -> Predictor:
+    """The predictor of the device at a power limit ("300W", "80%") and a clock ("1410MHz").
+
+    Raises InputError for a value without a unit, one that the device has not, or two that contradict.
+    """
+    if power_limit is None and clock is None:
+        return predictor
+    (found,) = all_set(predictor, power_limit, clock)
+    return found
+
+
+def all_set(predictor: Predictor, power_limits: Any = None, clocks: Any = None) -> list[Predictor]:
+    """The same for each of several: lists with commas, or shares as a range; raises InputError."""
+    if power_limits is None and clocks is None:
+        return [predictor]
+    hardware = predictor.hardware
+    limit = None if hardware is None else hardware.board_w
+    if hardware is None or limit is None or platform_of(hardware).family == "cpu":
+        said = f"--power-limit {power_limits}" if power_limits is not None else f"--clock {clocks}"
+        raise InputError(f"{said}: no power limit is known for {predictor.device}; choose a GPU with a sheet")
+    asked = [None] if power_limits is None else [_watts(one, limit) for one in _parts(power_limits)]
+    shares = [1.0] if clocks is None else [_clock(one, predictor) for one in _parts(clocks)]
+    found = []
+    for limit_w, share in itertools.product(asked, shares):
+        awake, _, _ = idle_power(hardware, share)
+        if limit_w is not None and not LOWEST_SHARE * limit <= limit_w <= limit:
+            raise InputError(
+                f"power limit {limit_w:g}W: {predictor.device} takes {LOWEST_SHARE * limit:g}W to "
+                f"{limit:g}W; choose one of these"
+            )
+        if limit_w is not None and awake >= limit_w:
+            raise InputError(
+                f"power limit {limit_w:g}W and clock {clocks}: without work the device draws {awake:.0f} W "
+                "at that clock; raise the limit or lower the clock"
+            )
+        found.append(replace(predictor, setting=Setting(limit_w, share)))
+    return found
+
+
+def _parts(given: Any) -> Sequence[str]:
+    """Each value of a text with commas, of a range of shares, or of a list."""
+    if not isinstance(given, str):
+        return [str(one) for one in given] if isinstance(given, (list, tuple)) else [str(given)]
+    ends = re.fullmatch(rf"\s*{NUMBER}%\s*\.\.\s*{NUMBER}%\s*", given)
+    if ends is None:
+        return given.split(",")
+    low, high = (float(end) / 100 for end in ends.groups())
+    if not low < high:
+        raise InputError(f"power limit {given!r}: the end must be above the start; write 60%..100%")
+    steps = round((high - low) / RANGE_STEP)
+    return [f"{100 * (low + (high - low) * i / max(steps, 1)):.6g}%" for i in range(max(steps, 1) + 1)]
+
+
+def _watts(text: str, limit: float) -> float:
+    match = re.fullmatch(rf"\s*{NUMBER}\s*(w|%)\s*", text.lower())
+    if match is None or not float(match.group(1)):
+        raise InputError(f"power limit {text!r}: write watts or a share of the board's limit: 300W, 80%")
+    number = float(match.group(1))
+    return number if match.group(2) == "w" else number / 100 * limit
+
+
+def _clock(text: str, predictor: Predictor) -> float:
+    """Share of the highest clock; raises InputError, with the two nearest clocks that the device has."""
+    match = re.fullmatch(rf"\s*{NUMBER}\s*(mhz|ghz)\s*", text.lower())
+    if match is None or not float(match.group(1)):
+        raise InputError(f"clock {text!r}: write a number with its unit: 1410MHz")
+    hardware = predictor.hardware
+    highest = None if hardware is None else hardware.clock_hz
+    if highest is None:
+        raise InputError(f"clock {text!r}: the sheet of {predictor.device} states no clock; leave it out")
+    hertz = float(match.group(1)) * HERTZ[match.group(2)]
+    steps = (highest - hertz) / CLOCK_STEP_HZ
+    if hertz > highest or abs(steps - round(steps)) > 0.1:
+        below = highest - CLOCK_STEP_HZ * max(int(-(-steps // 1)), 1 if hertz > highest else 0)
+        near = " and ".join(f"{(below + more) / 1e6:g}MHz" for more in (0.0, CLOCK_STEP_HZ))
+        raise InputError(
+            f"clock {text.strip()}: {predictor.device} has clocks in steps of 15 MHz, {near} nearest"
+        )
+    return hertz / highest
