@@ -38,6 +38,15 @@ def test_the_readme_is_short_and_pages_are_no_longer_than_300_lines() -> None:
     assert {name for name, lines in long.items() if lines > 300} <= {"CONTRIBUTING.md"}
 
 
+def test_targets_of_make_exist_and_the_readme_says_what_demo_and_test_take() -> None:
+    targets = dict(re.findall(r"^([a-z][a-z-]*):(.*)$", (ROOT / "Makefile").read_text(), re.M))
+    named = {name for page in HAND_WRITTEN for name in re.findall(r"`make ([a-z-]+)", page.read_text())}
+    assert {"demo", "test"} <= named <= targets.keys()
+    for name in ("demo", "test"):
+        assert "setup" in targets[name]  # on a fresh clone, too
+        assert re.search(rf"`make {name}`[^`]*\w minutes", README)
+
+
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     linked = re.findall(r"\]\((?!https?:)([^)#]+)", README)
     assert len(linked) > 10

@@ -184,6 +184,26 @@ def test_a_token_takes_the_bytes_that_engines_give_it(name: str, cache_dtype: st
     assert radix.memory(network(name), 2**40).pool.block_bytes == 4 * token_bytes
 
 
+@pytest.mark.parametrize(
+    ("name", "cache_dtype", "gib", "tokens"),
+    [  # pools and tokens in public logs of vLLM, which round to 0.01 GiB
+        ("qwen3-30b-a3b", "fp8", 10.55, 230_528),
+        (
+            "gpt-oss-120b",
+            "auto",
+            5.38,
+            78_384,
+        ),  # half of the layers have a window, which one token fills, too
+    ],
+)
+def test_a_pool_holds_as_many_tokens_as_a_log_says(
+    name: str, cache_dtype: str, gib: float, tokens: int
+) -> None:
+    held = pool(name, 2**40, cache_dtype=cache_dtype).pool
+    token_bytes = held.blocks * held.block_bytes / held.tokens
+    assert tokens * token_bytes / GIB == pytest.approx(gib, abs=0.0051)
+
+
 HYBRID = {  # the widths of Qwen3.5-27B, with four of its layers
     "model_type": "qwen3_5_text",
     "architectures": ["Qwen3_5ForCausalLM"],

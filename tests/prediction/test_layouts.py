@@ -161,7 +161,7 @@ def test_the_first_lines_say_the_best_and_the_command_that_says_more() -> None:
     every = found("training")
     first, second, *_ = layouts_table(every).splitlines()
     assert first.startswith(f"best by throughput: {every.fitting[0].layout}")
-    assert second == f"more of it: {command(every, every.fitting[0])}"
+    assert second == f"details: {command(every, every.fitting[0])}"
     assert "--devices 4xnvidia-h100-sxm5-80gb" in second
 
 

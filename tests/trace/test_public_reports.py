@@ -162,6 +162,107 @@ def through_forward(net: Any, x: Tensor) -> Tensor:
     return y
 
 
+class ReZero(nn.Sequential):
+    """Blocks with a factor each, which the container itself holds."""
+
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__(*blocks)
+        self.weights = nn.Parameter(torch.zeros(len(blocks)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for at, block in enumerate(self):
+            x = x + self.weights[at] * block(x)
+        return x
+
+
+class Deconvolution(nn.ConvTranspose2d):
+    """A class of somebody's own, of a known one."""
+
+
+class Padded(nn.Conv2d):
+    """A convolution that pads as TensorFlow does, as EfficientNets have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.weight, self.bias, self.stride, 0, 1, self.groups)
+
+
+class Merged(nn.Linear):
+    """A layer with an adapter of rank 2, added to what it makes."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 16)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.up(self.down(x))
+
+
+def modulated(net: Any, x: Tensor, style: Tensor) -> Tensor:
+    """StyleGAN: weights of each image's own, as groups of one convolution."""
+    n, c, *plane = x.shape
+    w = net.w[None] * net.layer(style).view(n, 1, c, 1, 1)
+    y = F.conv2d(x.reshape(1, n * c, *plane), w.flatten(0, 1), padding=1, groups=n)
+    return y.view(n, -1, *plane)
+
+
+def windows(net: Any, x: Tensor) -> Tensor:
+    """Swin: windows of 4 x 4 that a shift has moved, with products of functions alone."""
+    n, h, w, c = x.shape
+    x = x.roll((-2, -2), (1, 2)).view(n, h // 4, 4, w // 4, 4, c).transpose(2, 3).reshape(-1, 16, c)
+    q, k, v = F.linear(x, net.qkv).view(-1, 16, 3, 2, c // 2).permute(2, 0, 3, 1, 4)
+    y = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+    return F.linear(y.transpose(1, 2).reshape(-1, 16, c), net.out)
+
+
+def chosen(net: Any, x: Tensor) -> Tensor:
+    """Mixtral: each token through two of four experts, as one gathered product."""
+    gates, at = net.router(x).topk(2)
+    y = torch.einsum("td,tkdh->tkh", x, net.w[at])
+    return (y * gates.softmax(-1)[..., None]).sum(1)
+
+
+def rows_of_a_state(net: Any, x: Tensor) -> Tensor:
+    state = torch.zeros(4, 12)
+    for _ in range(10):
+        state = state + 0.1 * (-state + torch.sigmoid(state @ net.w + net.layer(x)))
+    return state
+
+
+def by_cells(net: Any, x: Tensor) -> Tensor:
+    h = c = torch.zeros(3, 20)
+    for step in x:
+        h, c = net.cell(step, (h, c))
+    return h
+
+
+def in_parts(net: Any, x: Tensor) -> Tensor:
+    """A long sequence in chunks, so that no large table of weights is made."""
+    parts = [F.scaled_dot_product_attention(q, x, x) for q in x.split(5, -2)]
+    return torch.cat(parts, -2)
+
+
+@torch.inference_mode()
+def without_gradients(net: Any, x: Tensor) -> Tensor:
+    y: Tensor = net.layer(x)
+    return y
+
+
+@torch.no_grad()
+def teacher(net: Any, x: Tensor) -> Tensor:
+    y: Tensor = net.layer(x)
+    return y
+
+
+def distilled(net: Any, x: Tensor) -> Tensor:
+    y: Tensor = net.student(x) - teacher(net, x)
+    return y
+
+
+def separable(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Linear attention: keys by values first."""
+    return query @ (key.transpose(-2, -1) @ value)
+
+
 X = torch.randn(4, 8)
 IMAGE = torch.randn(2, 3, 8, 8)
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 0, 2], [1, 2, 3, 4, 0, 2, 4]])
@@ -577,6 +678,168 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], int, int]] = {
         LINEAR,
         128,
     ),
+    # further reports
+    "torchinfo: rows of three dimensions count as one": (
+        lambda: nn.Linear(3, 8),
+        (torch.randn(5, 10, 6, 3),),
+        2 * 300 * 24,
+        32,
+    ),
+    "torchinfo: a container's own weights are left out": (
+        lambda: ReZero(nn.Linear(2, 2), nn.Linear(2, 2)),
+        (torch.randn(3, 2),),
+        2 * 2 * 3 * 4,
+        14,
+    ),
+    "torchinfo: layers of a layer that is called by its forward": (
+        lambda: Net(through_forward, other=nn.Linear(3, 5), layer=nn.Linear(5, 5)),
+        (torch.randn(32, 3),),
+        2 * 32 * (15 + 25),
+        50,
+    ),
+    "thop: a line without a batch counts 4 times": (
+        lambda: nn.Conv1d(32, 32, 3, padding=4, stride=2),
+        (torch.ones(32, 128),),
+        2 * 205_824,
+        3104,
+    ),
+    "thop: an activation that two convolutions share": (
+        lambda: (lambda act: nn.Sequential(nn.Conv2d(3, 3, 3, 1, 1), act, nn.Conv2d(3, 3, 3, 1, 1), act))(
+            nn.LeakyReLU()
+        ),
+        (IMAGE,),
+        2 * 2 * 2 * 64 * 81,
+        168,
+    ),
+    "FlopCounterMode: inference mode counts nothing": (
+        lambda: Net(without_gradients, layer=nn.Linear(8, 16)),
+        (X,),
+        LINEAR,
+        144,
+    ),
+    "a teacher without gradients counts, too": (
+        lambda: Net(distilled, student=nn.Linear(8, 16), layer=nn.Linear(8, 16)),
+        (X,),
+        2 * LINEAR,
+        288,
+    ),
+    "mmcv: a class of somebody's own of a transposed convolution": (
+        lambda: Deconvolution(30, 30, 3, 2, 0, 1, bias=False),
+        (torch.randn(1, 30, 8, 8),),
+        2 * 64 * 30 * 30 * 9,
+        8100,
+    ),
+    "ptflops: an EfficientNet's convolutions are free": (
+        lambda: Padded(6, 6, 3, stride=2, groups=6),
+        (torch.randn(2, 6, 8, 8),),
+        2 * 2 * 6 * 16 * 9,
+        60,
+    ),
+    "ptflops: weights that a style changes are free": (
+        lambda: Net(modulated, w=weight(5, 3, 3, 3), layer=nn.Linear(7, 3)),
+        (IMAGE, torch.randn(2, 7)),
+        2 * 2 * 5 * 64 * 27 + 2 * 2 * 7 * 3,
+        135 + 24,
+    ),
+    "fvcore: more FLOP than 31 bits hold": (
+        lambda: nn.Conv2d(1478, 256, 1),
+        (torch.zeros(1, 1478, 64, 64),),
+        2 * 4096 * 1478 * 256,
+        1478 * 256 + 256,
+    ),
+    "fvcore: steps of a state in continuous time": (
+        lambda: Net(rows_of_a_state, w=weight(12, 12), layer=nn.Linear(8, 12)),
+        (X,),
+        10 * 2 * 4 * (144 + 96),
+        144 + 108,
+    ),
+    "fvcore: an lstm that is given its state": (
+        lambda: Net(
+            lambda n, x: n.rnn(x, (torch.zeros(1, 3, 20), torch.zeros(1, 3, 20)))[0], rnn=nn.LSTM(10, 20)
+        ),
+        (torch.randn(5, 3, 10),),
+        2 * 5 * 3 * 80 * 30,
+        80 * 32,
+    ),
+    "fvcore: the same by cells": (
+        lambda: Net(by_cells, cell=nn.LSTMCell(10, 20)),
+        (torch.randn(5, 3, 10),),
+        2 * 5 * 3 * 80 * 30,
+        80 * 32,
+    ),
+    "calflops: a gru has no multiply-adds": (
+        lambda: nn.GRU(128, 128, batch_first=True),
+        (torch.randn(10, 32, 128),),
+        2 * 320 * 384 * 256,
+        384 * 258,
+    ),
+    "torchtnt: an lstm over 250 steps": (
+        lambda: nn.LSTM(12, 128, 1, batch_first=True),
+        (torch.randn(1, 250, 12),),
+        2 * 250 * 512 * 140,
+        512 * 142,
+    ),
+    "thop: windows of functions alone": (
+        lambda: Net(windows, qkv=weight(48, 16), out=weight(16, 16)),
+        (torch.randn(2, 8, 8, 16),),
+        2 * 2 * 64 * 16 * 64 + attention(8, 2, 16, 16, 8),
+        64 * 16,
+    ),
+    "MaxText: two of four experts": (
+        lambda: Net(chosen, router=nn.Linear(8, 4, bias=False), w=weight(4, 8, 16)),
+        (torch.randn(6, 8),),
+        2 * 6 * (32 + 2 * 128),
+        32 + 4 * 128,
+    ),
+    "FlopCounterMode: attention in chunks": (
+        lambda: Net(in_parts),
+        (torch.randn(2, 4, 20, 8),),
+        attention(2, 4, 20, 20, 8),
+        0,
+    ),
+    "FlopCounterMode: keys and values by one batch of queries' many": (
+        sdpa,
+        (torch.randn(3, 4, 16, 8), torch.randn(1, 4, 16, 8), torch.randn(1, 4, 16, 8)),
+        attention(3, 4, 16, 16, 8),
+        0,
+    ),
+    "linear attention has no square": (
+        lambda: Net(lambda _, q, k, v: separable(q, k, v)),
+        qkv(4, 4, 64, 64, 8),
+        2 * 2 * 2 * 4 * 64 * 8 * 8,
+        0,
+    ),
+    "an adapter beside its layer": (Merged, (X,), LINEAR + 2 * 4 * (8 * 2 + 2 * 16), 144 + 48),
+    "a layer of another's transposed weight": (
+        lambda: Net(lambda n, x: F.linear(n.layer(x), n.layer.weight.t()), layer=nn.Linear(8, 16)),
+        (X,),
+        2 * LINEAR,
+        144,
+    ),
+    "a list of two scales through one head": (
+        lambda: Net(lambda n, x: [n.head(x), n.head(F.avg_pool2d(x, 2))], head=nn.Conv2d(3, 6, 1)),
+        (IMAGE,),
+        2 * 2 * 18 * (64 + 16),
+        24,
+    ),
+    "a convolution that replaces a linear layer": (
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 10, 1)),
+        (IMAGE,),
+        2 * 2 * 30,
+        40,
+    ),
+    "a lookup by a product with one-hot rows": (
+        lambda: Net(lambda n, i: F.one_hot(i, 10).float() @ n.w, w=weight(10, 6)),
+        (torch.zeros(4, dtype=torch.int64),),
+        2 * 4 * 60,
+        60,
+    ),
+    "ptflops: a bag of words": (
+        lambda: nn.Sequential(nn.EmbeddingBag(100, 16), nn.Linear(16, 4)),
+        (torch.zeros(3, 7, dtype=torch.int64),),
+        2 * 3 * 64,
+        1600 + 68,
+    ),
 }
 
 
@@ -666,6 +929,27 @@ MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
         49 * 4 * ROWS,
         54 * 4 * ROWS + 2 * 4 * SQUARE,
     ),
+    "torchsummary: an activation in place takes nothing": (
+        lambda: nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(inplace=True)),
+        "forward",
+        "activations",
+        4 * ROWS,
+        4 * ROWS,
+    ),
+    "the same with a place of its own": (
+        lambda: nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()),
+        "forward",
+        "activations",
+        2 * 4 * ROWS,
+        2 * 4 * ROWS,
+    ),
+    "torchinfo: bytes of layers that are called by their forward": (
+        lambda: Net(through_forward, other=nn.Linear(1000, 1000), layer=nn.Linear(1000, 1000)),
+        "forward",
+        "weights",
+        2 * 4 * SQUARE,
+        2 * 4 * SQUARE,
+    ),
     "a gradient is as large as its weight": (
         lambda: nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000)),
         "training",
@@ -722,6 +1006,33 @@ def test_a_cache_has_the_heads_of_keys_and_their_size(fields: str, numbers: int)
     assert memory is not None
     # keys and values of 2 blocks, 3 samples, 50 positions and that of the token
     assert memory.parts["cache"] in {2 * 2 * 3 * length * numbers * 4 for length in (50, 51)}
+
+
+def test_a_tied_head_multiplies_as_a_head_of_its_own_does() -> None:
+    """TRL, torchtitan: a head that shares the table's weights still multiplies; a table does not."""
+    model = f"{LLAMA.replace(':llama', ':LlamaForCausalLM')}&num_attention_heads=8&num_key_value_heads=2"
+    how: dict[str, Any] = {"device": "h100", "batch_size": 2, "seq_len": 16}
+    tied, apart = (
+        neuralpower.predict(f"{model}&tie_word_embeddings={tied}", **how) for tied in ("true", "false")
+    )
+    assert tied.flops == apart.flops
+    assert apart.parameters - tied.parameters == 100 * 64
+    block = 64 * (64 + 16 + 16) + 64 * 64 + 3 * 64 * 96
+    products = 2 * 32 * (2 * block + 64 * 100) + 2 * attention(2, 8, 16, 16, 8)
+    kinds = [row for row in tied.by_kind() if row.kind in ("linear", "attention", "matmul")]
+    assert sum(row.flops for row in kinds) == products
+
+
+def test_an_fp8_checkpoint_keeps_its_table_and_head_in_16_bits() -> None:
+    """Accelerate: half of the 16 bits' bytes are too few for Llama-3.1-8B in fp8."""
+    found = neuralpower.predict(
+        "llama-3.1-8b", device="h100", weights="fp8", batch_size=1, phase=Phase("decode", context=64)
+    )
+    assert found.memory is not None
+    block = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    rows = 3 * 4096 + 2 * 1024 + 2 * 14336  # a scale of 4 bytes each
+    kept = 2 * (2 * 128_256 * 4096 + 65 * 4096)
+    assert found.memory.parts["weights"] == pytest.approx(32 * (block + 4 * rows) + kept, abs=1024)
 
 
 def test_a_head_s_size_of_its_own_counts() -> None:

@@ -2,8 +2,9 @@
 
 A mixture adds what its shared expert makes to what the chosen ones make. Both are parts on a rank, so that
 one exchange of their sum is enough. vLLM makes its shared experts with `reduce_results=False` and sums once
-(vllm/model_executor/models/deepseek_v2.py, qwen2_moe.py); so does SGLang (sglang/srt/models/deepseek_v2.py,
-`forward_normal`).
+(vllm/model_executor/models/deepseek_v2.py, qwen2_moe.py). So does SGLang (sglang/srt/models/deepseek_v2.py,
+`forward_normal` and `forward_normal_dual_stream`; llama4.py), unless a later exchange sums for it: that of
+the next norm, or a reduce-scatter. With DeepEP each of its ranks holds the shared experts whole.
 """
 
 from __future__ import annotations
