@@ -149,9 +149,8 @@ class Pricer:
         """Rows by a regressor, within what the law allows."""
         regressor, exact, here = self.lookup.regressors[match.found], match.exact, self.here()
         t, outside, known, unsure = self._times(columns, match, law)
-        same_chip = self.twin is None or self.twin.differs_in_links(
-            here
-        )  # what was measured was measured here
+        # what was measured on a board that differs in its links alone was measured here
+        same_chip = self.twin is None or self.twin.differs_in_links(here)
         measured = exact & known & same_chip
         if self.twin is None and law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
