@@ -32,7 +32,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, floats_of
 from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.layers.rows import field_names, plain_dimensions
-from neuralpower.learn import laws, predictor
+from neuralpower.learn import laws, pricing
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import (
     BY_LAW,
@@ -221,7 +221,7 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
     ]
     if tiles:
         instead += [
-            (predictor, "in_tiles", nowhere),
+            (pricing, "in_tiles", nowhere),
             (attention, "between_powers", lambda *_: None),
             (latent_attention, "between_powers", lambda *_: None),
         ]

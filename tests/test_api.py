@@ -168,7 +168,8 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.predict("zoo:resnet18", input_shape=(3, 224.0, 224))
     for phase in ("sideways", Phase("sideways")):
         with pytest.raises(
-            InputError, match="phase 'sideways': known: backward, decode, forward, generate, prefill, tr"
+            InputError,
+            match="phase 'sideways': known: backward, decode, forward, generate, prefill, step",
         ):
             predictor.predict("zoo:deep_mnist", phase=phase)
     with pytest.raises(
@@ -213,10 +214,9 @@ def test_an_argument_of_another_type_is_told_with_its_rule(
 
 def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     number: Any = 3
-    grids: list[tuple[str, Any]] = [("batch_size", 3), ("seq_len", 3), ("dtype", 3)]
-    for name, value in grids:
-        with pytest.raises(InputError, match=rf"{value!r}: must be a list; write \[{value!r}\]"):
-            predictor.sweep("zoo:deep_mnist", **{name: value})
+    assert [point.batch_size for point in predictor.sweep("zoo:deep_mnist", batch_size=3).points] == [3]
+    with pytest.raises(InputError, match=r"3: must be a list; write \[3\]"):
+        predictor.sweep("zoo:deep_mnist", dtype=number)
     with pytest.raises(InputError, match="input_shape is 3, but every size must be a whole number"):
         predictor.predict("zoo:deep_mnist", input_shape=number)
     assert "input_shape is 3" in predictor.sweep("zoo:deep_mnist", input_shape=number).points[0].error

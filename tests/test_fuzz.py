@@ -228,7 +228,7 @@ def predictor() -> dict[str, Any]:
         json.dumps(to_json(dataclasses.replace(trained, regressors=regressors)))
     )
     cost = {"kind": "linear", "phase": "forward", "function": "", "call_s": 1e-6, "launch_s": 0.0, "rows": 9}
-    data["dispatch"] = {"other_s": 1e-6, "deviation": 0.1, "factor": 1.0, "costs": [cost]}
+    data["dispatch"] = {"other_s": 1e-6, "deviation": 0.1, "factor": 1.0, "costs": [cost], "walk_s": 0.0}
     data["network_speed"] = {
         "sentinel_s": 1e-3,
         "exponent": 0.5,

@@ -17,6 +17,7 @@ from neuralpower.ask.options import Predicting, given_in
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 from neuralpower.files.atomic import check_place, replace_file
+from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_there
 from neuralpower.files.stages import stage
 from neuralpower.prediction.explore.gate import (
@@ -103,7 +104,7 @@ def _question(name: str, options: Mapping[str, Any], before: Entry | None) -> di
 def _plain(value: Any) -> Any:
     """A value as a file holds it."""
     try:
-        return json.loads(json.dumps(value))
+        return json.loads(json_text(value))
     except TypeError:
         return str(value)
 

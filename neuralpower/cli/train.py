@@ -14,7 +14,6 @@ from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
-from neuralpower.learn.notes import formula
 
 app = Typer()
 
@@ -52,6 +51,7 @@ def train_predictor(
         read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
     ]
     stage("importing scikit-learn and torch")
+    from neuralpower.learn.notes import formula
     from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor

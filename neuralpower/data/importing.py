@@ -18,7 +18,6 @@ from neuralpower.errors import DatasetError, unknown, writing
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.csv_files import csv_text, write_csv
 from neuralpower.files.paths import is_file
-from neuralpower.layers.rows import defaults, field_names, to_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +85,7 @@ def guessed(columns: Sequence[str], file: Path) -> str:
 def needed_by(kind: str) -> tuple[str, ...]:
     """The columns that a kind's table must have, besides runtime_s."""
     from neuralpower.layers import KINDS
+    from neuralpower.layers.rows import defaults, field_names
 
     if kind == "network":
         return NETWORK_COLUMNS
@@ -129,6 +129,8 @@ def write_tables(out: Path, meta: Mapping[str, Any], tables: Mapping[str, Rows |
 
 def _cells(rows: Rows) -> Iterator[Sequence[Any]]:
     """A header, then a line for each row: the fields that differ from their defaults, times and powers."""
+    from neuralpower.layers.rows import defaults
+
     layer, count = rows.layer, len(rows)
     usual = defaults(type(layer))
     columns: dict[str, Sequence[Any]] = {}
@@ -262,6 +264,7 @@ NETWORK_FIELDS: Mapping[str, str] = {
 
 def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, str]]:
     """(Header, two rows, what each column holds) of a layer kind."""
+    from neuralpower.layers.rows import defaults, field_names, to_row
     from neuralpower.layers.sweep import Draw
 
     usual = defaults(kind)

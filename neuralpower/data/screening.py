@@ -16,7 +16,6 @@ from neuralpower.data.columns import COLUMNS, meant_by, number_column
 from neuralpower.data.schema import named
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
-from neuralpower.layers.rows import defaults, field_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,6 +158,8 @@ def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FI
 
 def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> None:
     """Raise DatasetError where the table lacks a column that the kind needs, or cells hold lists."""
+    from neuralpower.layers.rows import defaults, field_names
+
     usual, names = defaults(layer_kind), field_names(layer_kind)
     needed = [name for name in names if name not in usual]
     missing = missing_columns(needed, table)
@@ -196,7 +197,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
     import pandas as pd
 
     from neuralpower.layers.base import BACKWARD, FORWARD
-    from neuralpower.layers.rows import LARGEST, dtype_words
+    from neuralpower.layers.rows import LARGEST, defaults, dtype_words, field_names
 
     columns: dict[str, Any] = {}
     usual = defaults(kind)

@@ -18,7 +18,6 @@ from neuralpower.data.columns import READ, is_samples
 from neuralpower.data.screening import check_cells
 from neuralpower.errors import DatasetError, first_line
 from neuralpower.files.paths import check_regular
-from neuralpower.layers.rows import field_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +44,7 @@ def read_table(file: Path, kind: str, samples: bool = True) -> pd.DataFrame:
 def columns_of(kind: str) -> tuple[str, ...]:
     """The columns that mean something in a kind's table, its own fields first."""
     from neuralpower.layers import KINDS
+    from neuralpower.layers.rows import field_names
 
     return (*(field_names(KINDS[kind]) if kind in KINDS else NETWORK), *READ)
 

@@ -28,7 +28,7 @@ class Choice:
     @functools.cached_property
     def asked(self) -> Asked:
         """All of them together, for one that lacks a regressor."""
-        return Asked(self.law, self.engines, self.price, lambda columns: self.first(columns)[1])
+        return Asked(self.law, self.engines, self.price, self.known)
 
     def price(self, columns: Layer) -> Estimates:
         """Each row's time, of a table's columns (layers.as_columns), by the first to know such calls.
@@ -91,6 +91,10 @@ class Choice:
                 parts.append((index, replace(found, regressor=numbers)))
             start += len(one.numbers)
         return joined(len(columns.dtype), parts)
+
+    def known(self, columns: Layer) -> Array:
+        """How well the best of them knows each row, [rows]."""
+        return self.first(columns)[1]
 
     def first(self, columns: Layer) -> tuple[Array, Array]:
         """(Which of it and the others knows each row best, and how well), each [rows]."""

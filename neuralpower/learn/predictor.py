@@ -109,11 +109,6 @@ class Predictor:
         return platform_named(platform_name(self.dataset))
 
     @property
-    def clock(self) -> float:
-        """The clock of its cores, relative to the highest."""
-        return 1.0 if self.setting is None else self.setting.clock
-
-    @property
     def view(self) -> View:
         return self.trained_platform.view(self.trained_on)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from neuralpower.files.cache import cache_folder, keep, key_of, recall
+from neuralpower.files.json_files import json_text
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.sameness import is_current, loaded, question_of
@@ -62,7 +63,7 @@ def kept(model: str, predictor: Predictor, asked: Mapping[str, Any], make: Calla
             pass
     surface, facts = make()
     answer = {"surface": _written(surface), "facts": vars(facts), "loaded": loaded()}
-    keep(folder, key, json.loads(json.dumps(answer)))
+    keep(folder, key, json.loads(json_text(answer)))
     return surface, facts
 
 

@@ -23,6 +23,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, one_line
 from neuralpower.files.cache import key_of
+from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
@@ -412,7 +413,7 @@ class _Kept:
         else:
             row |= {"highest": answer[0], "load": answer[1].to_json()}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json_text(row) + "\n")
 
 
 def _figures(choice: Choice) -> list[float]:

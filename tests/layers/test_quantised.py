@@ -273,7 +273,7 @@ def test_where_no_such_layers_were_trained_those_without_stand_in(kind: str, gro
 
 def test_a_prediction_says_what_stands_in() -> None:
     layer = dataclasses.replace(W4A16, dtype="float32")
-    said = "no data for linear (float32, forward) with quantised weights"
+    said = "linear (float32, forward) with quantised weights was not measured here"
     predictor = load("amd-epyc-2c")
     assert any(text.startswith(said) for text in assumed(predictor, [layer]))
     plain, found = (predictor.estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))

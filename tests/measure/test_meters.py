@@ -471,7 +471,7 @@ def test_an_unofficial_module_of_the_same_name_is_told_from_the_real_one() -> No
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    refused(NvmlMeter("GPU-1"), "no_library", r"pip install 'neuralpower\[nvidia\]'")
+    refused(NvmlMeter("GPU-1"), "no_library", r"pip install nvidia-ml-py")
 
 
 def test_gpus_are_listed_with_their_memory_and_driver() -> None:

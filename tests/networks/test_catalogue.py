@@ -135,11 +135,11 @@ def test_fields_can_be_changed_and_data_may_name_it() -> None:
 
 def test_the_published_dtype_is_the_usual_one(capsys: pytest.CaptureFixture[str]) -> None:
     few = "smollm2-135m?num_hidden_layers=2"
-    assert "batch 1, bfloat16, forward" in done("predict", few, "--predictor", "nvidia-h200-sxm-141gb")
+    assert "forward, batch 1, bfloat16" in done("predict", few, "--predictor", "nvidia-h200-sxm-141gb")
     ran = run("predict", few, "--predictor", "nvidia-t4")
-    assert "batch 1, float32, forward" in ran.out
-    assert "was published in bfloat16, which nvidia-t4 does not have; predicted in float32" in ran.err
-    assert "batch 1, float32, forward" in done("predict", few, "--predictor", "t4", "--dtype", "float32")
+    assert "forward, batch 1, float32" in ran.out
+    assert "was published in bfloat16, which nvidia-t4 does not have; predicted in float32" in ran.out
+    assert "forward, batch 1, float32" in done("predict", few, "--predictor", "t4", "--dtype", "float32")
     assert parsing.usual_dtype("zoo:alexnet") == "float32"
 
 

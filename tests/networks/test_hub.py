@@ -71,7 +71,8 @@ def test_a_configuration_is_read_and_nothing_else(serve: Hub) -> None:
 
 def test_it_is_predicted_as_any_other(serve: Hub) -> None:
     serve(config=BERT)
-    assert "hf:org/name, batch 1, float32" in done("predict", "hf:org/name", "--predictor", "nvidia-t4")
+    said = done("predict", "hf:org/name", "--predictor", "nvidia-t4")
+    assert "hf:org/name, forward, batch 1, float32" in said
 
 
 def test_the_dtype_of_the_text_part_counts(serve: Hub) -> None:

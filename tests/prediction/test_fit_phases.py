@@ -118,7 +118,7 @@ def test_what_no_step_can_have_is_refused(options: dict[str, Any], message: str)
 
 
 def test_requests_of_several_lengths_fit_as_they_are_predicted() -> None:
-    same: Any = {"memory": "2.2GB", "device": "t4", "phase": "decode", "remedies": False}
+    same: Any = {"memory": "2.2GB", "device": "t4", "phase": "decode", "remedies": False, "dtype": "float32"}
     equal = neuralpower.fit(LLAMA, **same, context=8, batch_size=2)
     assert neuralpower.fit(LLAMA, **same, lengths="8,8").memory == equal.memory
     uneven = neuralpower.fit(LLAMA, **same, lengths=(8, 200))

@@ -246,9 +246,7 @@ def test_a_picture_without_its_library_is_refused_early_and_a_page_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(charts, "find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"x\.png'.* pip install 'neuralpower\[report\]'; FILE.html and FILE.svg need"
-    ):
+    with pytest.raises(InputError, match=r"x\.png'.* pip install matplotlib; FILE.html and FILE.svg need"):
         charts.check_plot(Path("x.png"))
     charts.check_plot(Path("x.html"))
     charts.check_plot(Path("x.svg"))

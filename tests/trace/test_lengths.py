@@ -124,7 +124,7 @@ def test_a_prediction_says_the_lengths_and_counts_all_tokens() -> None:
     assert (data["batch_size"], data["run"], data["generation"]["lengths"]) == (3, "eager", [8, 12, 13])
     rate, seconds = data["generation"]["tokens_per_s"]["value"], data["runtime_s"]["value"]
     assert rate == pytest.approx(33 / seconds)
-    assert "prompts 8,12,13 of 3 requests" in done(*where)
+    assert "prefill (prompt 8,12,13), batch 3" in done(*where)
 
 
 def test_lengths_are_read_from_a_list_or_a_file(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def is_exported(given: Given) -> bool:
 def is_configuration(given: Given) -> bool:
     """Whether a text names a folder or a JSON file."""
     return given.may_be_path and (
-        given.path.suffix == ".json" or (given.path.suffix != ".pt2" and given.path.is_dir())
+        (given.path.suffix == ".json" and not given.path.name.endswith(".safetensors.index.json"))
+        or (given.path.suffix != ".pt2" and given.path.is_dir())
     )
 
 

@@ -69,7 +69,8 @@ class Work:
         apart = np.maximum(counts @ device_s + extra, 1e-30)
         known = np.isfinite(e.power_w)
         covered = counts @ np.where(known, device_s, 0.0) / apart
-        idle_w = awake_w(predictor.hardware, predictor.clock)
+        clock = 1.0 if predictor.setting is None else predictor.setting.clock
+        idle_w = awake_w(predictor.hardware, clock)
         powered = counts @ np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
