@@ -45,7 +45,7 @@ def dtype_of_folder(given: Given) -> str | None:
     return dtype_in(values, given.overrides) if isinstance(values, dict) else None
 
 
-@model_source("FILE.gguf", place=31, recognises=is_gguf, runs_code=False, dtype=dtype_of_gguf)
+@model_source("FILE.gguf", place=86, recognises=is_gguf, runs_code=False, dtype=dtype_of_gguf)
 def gguf(given: Given) -> Source:
     """The language model that the metadata describe, with the file's quantisation."""
     from neuralpower.networks.gguf_models import gguf_values
@@ -55,7 +55,7 @@ def gguf(given: Given) -> Source:
     return described_source(given.text, values, given.overrides, f"the metadata of {given.location}")
 
 
-@model_source("FILE.safetensors", place=32, recognises=is_safetensors, runs_code=False, dtype=dtype_of_folder)
+@model_source("FILE.safetensors", place=87, recognises=is_safetensors, runs_code=False, dtype=dtype_of_folder)
 def safetensors(given: Given) -> Source:
     """The model that config.json in the folder describes."""
     from neuralpower.networks.transformers import folder_source
