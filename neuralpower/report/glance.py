@@ -11,6 +11,7 @@ from neuralpower.prediction.footprint import Footprint
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
+from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.report.grid import warning_lines
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
@@ -37,11 +38,19 @@ def glance(p: Prediction) -> Iterator[str]:
 
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
-    """Energy, money and carbon, where options request them, a line each."""
+    """Energy, money and carbon, where options request them, a line each; joules per token stand above."""
     found = prediction.footprint
     for line in found.lines if isinstance(found, Footprint) else ():
-        about = f"; {line.about}" if line.about else ""
-        yield visible(f"{line.name} {bounded(line.value, line.unit)}{about}")
+        if prediction.generation is None or not line.name.startswith("energy per "):
+            about = f"; {line.about}" if line.about else ""
+            yield visible(f"{line.name} {_amount(line.value, line.unit)}{about}")
+
+
+def _amount(value: Interval, unit: str) -> str:
+    """A value with its bounds; money and kWh take no prefix of the unit."""
+    if unit in ("J", "g"):
+        return bounded(value, unit)
+    return f"{plain(value.value)} {unit} ({plain(value.low)} to {plain(value.high)})"
 
 
 def details(p: Prediction) -> Iterator[str]:
