@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from neuralpower.prediction.explore.gate import (
     entry_of,
     read_baseline,
 )
-from neuralpower.version import __version__
+from neuralpower.version import __version__, version_of
 
 DEFINING = ("torch", "transformers", "torchvision", "timm", "diffusers")  # they define networks
 TARGETS = ("device", "predictor")
@@ -120,4 +119,4 @@ def _entry(name: str, model: Any, question: Mapping[str, Any]) -> tuple[Entry, L
 def _versions() -> dict[str, str]:
     """Versions of neuralpower, and of the libraries that are in use."""
     used = [name for name in DEFINING if name in sys.modules]
-    return {"neuralpower": __version__, **{name: importlib.metadata.version(name) for name in used}}
+    return {"neuralpower": __version__, **{name: version_of(name) for name in used}}

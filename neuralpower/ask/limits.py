@@ -78,8 +78,8 @@ def limits_in(options: Mapping[str, Any]) -> tuple[Limit, ...]:
 
 def ceilings_in(options: Mapping[str, Any]) -> tuple[Limit, ...]:
     """The same where there is no baseline, so that a growth says nothing; raises InputError."""
-    given = {name: options.get(f"max_{name}") for name in METRICS}
-    limits = tuple(METRICS[name].limit(text) for name, text in given.items() if text is not None)
+    given = any(options.get(f"max_{name}") is not None for name in METRICS)
+    limits = limits_in(options) if given else ()
     for limit in limits:
         if limit.value is None:
             raise InputError(

@@ -86,11 +86,12 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_baseline(path: Path) -> Baseline:
     """A baseline's file; raises DatasetError."""
-    again = f"write it again: neuralpower gate MODEL --baseline {path} --update"
+    write = f"neuralpower gate MODEL --baseline {path} --update"
+    again = f"remove it, and write it again: {write}"
     try:
         content = read_json(path)
     except FileNotFoundError:
-        raise DatasetError(f"{path}: there is no such baseline; {again}") from None
+        raise DatasetError(f"{path}: there is no such baseline; write it: {write}") from None
     except (OSError, ValueError) as error:
         raise DatasetError(f"{path}: is not a baseline ({error}); {again}") from None
     schema = content.get("schema") if isinstance(content, Mapping) else None
