@@ -175,7 +175,6 @@ def test_an_import_that_is_not_allowed_is_seen(source: str, names: list[str]) ->
 
 MOST_METHODS, MOST_LINES, MOST_PARAMETERS = 25, 50, 7
 # What is larger today: none may be added, and what becomes smaller leaves the list.
-LARGE_CLASSES = {"Recorder"}
 LONG_FUNCTIONS = """
     _made _profiled calibrate calibrate calibrate_by_networks check choice deployed drawn explore fit gate
     grids_of memory
@@ -213,7 +212,7 @@ def parameters(function: Any) -> int:
 
 def test_no_class_has_more_methods_than_one_reads_at_once() -> None:
     classes = {node.name: node for _, node in defined(ast.ClassDef)}
-    assert {name for name in classes if len(methods(name, classes)) > MOST_METHODS} == LARGE_CLASSES
+    assert [name for name in classes if len(methods(name, classes)) > MOST_METHODS] == []
 
 
 def test_no_function_becomes_longer_than_a_page() -> None:

@@ -64,7 +64,6 @@ def trace(
     with users_code(f"{type(model).__name__} cannot be followed"):
         check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
-    enabled = torch.is_grad_enabled()
     # autograd functions -> why their backward pass is derived from their forward
     derived: dict[Any, str] = {}
     autograd = False
@@ -74,10 +73,8 @@ def trace(
         for method, run in ways:
             if run is on_cpu and values_change_nothing(model, map(raised, failures)):
                 break
-            recorder = Recorder(model, routing)
-            recorder.gradients, recorder.derived = training is not False, derived
-            recorder.autograd = autograd
-            recorder.asked, recorder.trained = training or (training is None and enabled), training is True
+            recorder = Recorder(model, routing, training)
+            recorder.own.derived, recorder.autograd = derived, autograd
             try:
                 casts = not_blind() if method == "meta" else contextlib.nullcontext()
                 with users_code(forward), _prepared(model, training, autocast), recorder.attached(), casts:
