@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import Movement
@@ -12,7 +11,7 @@ from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.paths import prefixes
-from neuralpower.trace.records import LayerCall, Trace
+from neuralpower.trace.records import LayerCall
 
 Sort = Callable[[int], bool]  # of nodes, by number
 
@@ -20,44 +19,6 @@ Sort = Callable[[int], bool]  # of nodes, by number
 def nothing(i: int) -> bool:
     """No node."""
     return False
-
-
-@dataclass
-class Cut:
-    """Changes to a trace: calls that go, and calls that come at the places of some of them."""
-
-    flow: Dataflow
-    gone: set[int] = field(default_factory=set)  # nodes, by number
-    added: dict[int, tuple[LayerCall, Flow]] = field(default_factory=dict)  # by `at`
-    sizes: dict[int, int] = field(default_factory=dict)  # storage -> its new bytes
-
-    def add(self, node: Node, path: str, layer: Layer, flow: Flow, parts: tuple[str, ...] = ()) -> None:
-        """Have a layer run at the place of a node that goes; `parts`: names of what it stands for."""
-        operator = layer.operators[0] if layer.operators else ""
-        call = LayerCall(path, layer, operator, at=node.at, parts=parts)
-        self.added[node.at] = call, flow
-
-    def made(self) -> Trace:
-        """The changed trace; memory that only calls that are gone have used is none."""
-        trace = self.flow.trace
-        gone = {self.flow.nodes[i].at for i in self.gone}
-        flows = {at: one for at, one in trace.flows.items() if at not in gone}
-        flows |= {at: one for at, (_, one) in self.added.items()}
-        calls = [*(c for c in trace.calls if c.at not in gone), *(call for call, _ in self.added.values())]
-        used = {access.storage for one in flows.values() for access in (*one.reads, *one.writes)}
-        written = {a.storage for i in self.gone for a in self.flow.nodes[i].flow.writes}
-        unused = written - used
-        storages = [
-            s._replace(bytes=self.sizes.get(place, 0 if place in unused and s.birth else s.bytes))
-            for place, s in enumerate(trace.storages)
-        ]
-        return replace(
-            trace,
-            calls=tuple(sorted(calls, key=lambda call: call.at)),
-            unmodelled=tuple(call for call in trace.unmodelled if call.at not in gone),
-            flows=flows,
-            storages=tuple(storages),
-        )
 
 
 def by_module(flow: Dataflow, wanted: Collection[str]) -> dict[str, list[int]]:

@@ -11,8 +11,7 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
 from neuralpower.trace.accesses import Access, Flow
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.fusion import without
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
@@ -22,19 +21,12 @@ from neuralpower.trace.serving import passes_through, served
 @trace_pass(place="serving", applies=served)
 def fused_attention(trace: Trace, question: Question) -> Trace:
     """Make one attention of a product of queries and keys, a softmax, and a product with values."""
-    flow = Dataflow(trace)
-    found = [one for i in range(len(flow.nodes)) if (one := _written_out(flow, i)) is not None]
-    gone = {flow.nodes[i].at for one in found for i in one.inside}
-    new = {flow.nodes[one.second].at: _made(flow, one) for one in found}
-    memory = {a.storage for one in found for i in one.inside for a in flow.nodes[i].flow.writes}
-    flows = {at: one for at, one in trace.flows.items() if at not in gone}
-    calls = (new[call.at][0] if call.at in new else call for call in trace.calls if call.at not in gone)
-    return replace(
-        trace,
-        calls=tuple(calls),
-        flows=flows | {at: one for at, (_, one) in new.items()},
-        storages=without(trace, memory),
-    )
+    edit = Edit(Dataflow(trace))
+    for i in range(len(edit.flow.nodes)):
+        if (written := _written_out(edit.flow, i)) is not None:
+            edit.gone |= {*written.inside}
+            edit.put(*_made(edit.flow, written))
+    return edit.made() if edit.gone else trace
 
 
 @dataclass(frozen=True)
