@@ -40,8 +40,8 @@ PACKAGES: Mapping[str, str] = {
     """,
     "trace": """
         by_request casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules
-        passes passes.accumulation passes.data_parallel passes.graph passes.quantisation paths quantised_step
-        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
+        passes passes.accumulation passes.data_parallel passes.graph passes.quantisation paths
+        question recipe recorder records routing sparse_gradients stages step_lifetimes tracer
         undisturbed weights
     """,
     "ask": "keywords limits options output panels spread texts words",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuralpower.layers import Layer
-from neuralpower.trace.accesses import Access, Flow
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
 
 

@@ -19,13 +19,11 @@ from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
-from neuralpower.trace.recipe import TRAINING, default_loss
+from neuralpower.trace.recipe import TRAINING, default_loss, settings_of
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last

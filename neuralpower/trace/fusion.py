@@ -24,8 +24,8 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.accesses import Access, Flow, total_bytes
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import Access, Flow, total_bytes
 from neuralpower.trace.paths import block_of, prefixes
 from neuralpower.trace.records import LayerCall, Trace
 

@@ -32,8 +32,7 @@ from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
-from neuralpower.trace.accesses import Flow, accesses
-from neuralpower.trace.described import Descriptions, Experts
+from neuralpower.trace.described import Descriptions, Experts, equivalent_bytes
 from neuralpower.trace.gradients import Gradients
 from neuralpower.trace.higher_order import (
     OTHERWISE,
@@ -44,7 +43,7 @@ from neuralpower.trace.higher_order import (
     steps_of,
 )
 from neuralpower.trace.inner_gradients import NOTE, asking_noticed
-from neuralpower.trace.lifetimes import CACHE, INPUTS
+from neuralpower.trace.lifetimes import CACHE, INPUTS, Flow, accesses
 from neuralpower.trace.loops import View, layer_in_loop, looped
 from neuralpower.trace.made_up import MadeUp
 from neuralpower.trace.memory_formats import CONVOLUTIONS, laid_out
@@ -57,13 +56,11 @@ from neuralpower.trace.notes import (
     unpriced_hooks,
     unread_notes,
 )
-from neuralpower.trace.numerics import equivalent_bytes
 from neuralpower.trace.own_backward import REVERSED
-from neuralpower.trace.own_passes import OwnPasses
+from neuralpower.trace.own_passes import OwnPasses, Section, passed
 from neuralpower.trace.quantised_calls import QUANTISED
 from neuralpower.trace.records import LOSS, LayerCall, Trace, UnmodelledCall, call_shapes, run_again
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.sections import Section, passed
 from neuralpower.trace.sparse_gradients import Rows, sparse_use
 from neuralpower.trace.undisturbed import swapped
 from neuralpower.trace.weights import StandIns, packed_weights, weights_of

@@ -15,12 +15,20 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import before, border, by_module, layer_of, moves, serving, weights_read
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import served
+from neuralpower.trace.serving import (
+    before,
+    border,
+    by_module,
+    layer_of,
+    moves,
+    served,
+    serving,
+    weights_read,
+)
 
 GROUPED = ("aten._grouped_mm", "aten.bmm")
 STACKED = 3  # axes of stacked weights

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace

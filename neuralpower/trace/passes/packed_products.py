@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuralpower.layers.linear import Linear
-from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow, Edit
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question

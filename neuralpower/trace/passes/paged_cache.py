@@ -13,10 +13,9 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.accesses import Access, Flow, total_bytes
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.fusion import is_copy_of_attention, join, joined_call, space_of_node
-from neuralpower.trace.lifetimes import CACHE
+from neuralpower.trace.lifetimes import CACHE, Access, Flow, total_bytes
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, PassShape, Trace
