@@ -127,13 +127,14 @@ def recurrent(asked: Texts, common: Common) -> None:
     _run("rnn", sizes_asked, common)
 
 
-def _run(family: str, given: Mapping[str, Any], common: Common) -> None:
+def _run(family: str, sizes_asked: Mapping[str, Any], common: Common) -> None:
     """Run one point, or the sweep around it; without a kind, the usual one, or all in a sweep."""
     from neuralpower.suites.paradnn.points import FAMILIES, Point
     from neuralpower.suites.paradnn.terminal import run
 
-    known, kind = FAMILIES[family], given["kind"]
-    sizes = {name: usual if given[name] is None else given[name] for name, usual in known.defaults.items()}
+    known, kind = FAMILIES[family], sizes_asked["kind"]
+    told = {name: size for name, size in sizes_asked.items() if size is not None}
+    sizes = {name: told.get(name, usual) for name, usual in known.defaults.items()}
     run(Point.of(family, kind or USUAL[family], sizes), (kind,) if kind else known.swept_kinds, common)
 
 
