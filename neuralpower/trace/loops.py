@@ -49,14 +49,16 @@ def recurring(calls: Sequence[Called]) -> list[bool]:
     """
     often = Counter(call.name for call in calls)
     last: dict[Hashable, tuple[int, int]] = {}
-    found, passed, new = [], 0, 0
+    recurs, passed, new = [], 0, 0
     for call in calls:
         new += call.new
         before = last.get(call.name) if often[call.name] >= OFTEN else None
-        found.append(before is not None and passed - before[0] <= NEAR_BYTES and new - before[1] <= NEW_BYTES)
+        recurs.append(
+            before is not None and passed - before[0] <= NEAR_BYTES and new - before[1] <= NEW_BYTES
+        )
         last[call.name] = passed, new
         passed += call.size
-    return found
+    return recurs
 
 
 def looped(

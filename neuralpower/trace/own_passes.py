@@ -217,14 +217,14 @@ class OwnPasses:
     def _apart(self, path: str) -> Iterator[list[LayerCall]]:
         """Record what a backward pass of its own calls, as if a module of that path made it."""
         before, seen, listed = self.section, len(self.modules.seen), list[LayerCall]()
-        own = self.section = Section(path, Gradients((), found=True), listed)
+        inner = self.section = Section(path, Gradients((), found=True), listed)
         try:
             with engine_answered(self._answer):
                 yield listed
-                own.flush()
+                inner.flush()
         finally:
             self.section = before
-            before.unmodelled += [dataclasses.replace(call, once=True) for call in own.unmodelled]
+            before.unmodelled += [dataclasses.replace(call, once=True) for call in inner.unmodelled]
             del self.modules.seen[seen:]
 
     def _answer(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], keeps: bool) -> tuple[Any, ...]:

@@ -351,8 +351,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 section.calls.append(call)
                 self._follow(name, args, kwargs, output)
             return output
-        own = self.own.operator(operator, args, kwargs, output)
-        self._follow(name, args, kwargs, output, alone=own)
+        alone = self.own.operator(operator, args, kwargs, output)
+        self._follow(name, args, kwargs, output, alone=alone)
         if operator == RENORM:  # what a lookup with `max_norm` does to the rows before
             (table, places), again = args[:2], self._checkpoints > 0
             self.assumptions[RENORMED] = None
@@ -363,7 +363,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         work = equivalent_bytes(operator, size, args, tensors_in(output))
         dtype = common_dtype(args, kwargs, output)
         shapes = call_shapes((args, kwargs)), call_shapes(output)
-        missing = UnmodelledCall(path, operator, layer, size, work, dtype, *shapes, section.at, once=own)
+        missing = UnmodelledCall(path, operator, layer, size, work, dtype, *shapes, section.at, once=alone)
         section.unmodelled.append(missing)
         return output
 

@@ -125,7 +125,7 @@ def serving(flow: Dataflow, region: Collection[int], takes: Sort, ends: Sort = n
         takes: which nodes may be among them.
         ends: those of them past which nothing is looked for.
     """
-    inside, found = set(region), set()
+    inside, serve = set(region), set()
     queue = [-j for i in inside for j in flow.nodes[i].sources if j is not None]
     heapq.heapify(queue)
     while queue:  # the last first, so that all that reads a node has been looked at
@@ -134,37 +134,37 @@ def serving(flow: Dataflow, region: Collection[int], takes: Sort, ends: Sort = n
         if i in inside or node.final or not takes(i) or not inside.issuperset(node.readers):
             continue
         inside.add(i)
-        found.add(i)
+        serve.add(i)
         if not ends(i):
             for j in node.sources:
                 if j is not None:
                     heapq.heappush(queue, -j)
-    return found
+    return serve
 
 
 def before(flow: Dataflow, ends: Iterable[int], stops: Sort = nothing, since: int = 0) -> set[int]:
     """Nodes from `since` on that the ends follow from, and these; not what the stops follow from."""
-    found: set[int] = set()
+    earlier: set[int] = set()
     queue = list(ends)
     while queue:
         i = queue.pop()
-        if i not in found and i >= since:
-            found.add(i)
+        if i not in earlier and i >= since:
+            earlier.add(i)
             if not stops(i):
                 queue += [j for j in flow.nodes[i].sources if j is not None]
-    return found
+    return earlier
 
 
 def after(flow: Dataflow, start: int, until: int) -> set[int]:
     """Nodes up to `until` that follow from one, and itself."""
-    found: set[int] = set()
+    later: set[int] = set()
     queue = [start]
     while queue:
         i = queue.pop()
-        if i not in found and i <= until:
-            found.add(i)
+        if i not in later and i <= until:
+            later.add(i)
             queue += flow.nodes[i].readers
-    return found
+    return later
 
 
 def layer_of(node: Node) -> Layer | None:

@@ -101,10 +101,12 @@ def _followed(
     """
     (how, make), (args, kwargs) = asked, inputs
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
-    given = tree_map_only(Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {})))
+    inputs_faked = tree_map_only(
+        Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {}))
+    )
     state, trained = _faked_state(model, fake, how.dtype)
     lifetimes.hold_state(state)
-    lifetimes.hold(tree_iter(given), INPUTS)
+    lifetimes.hold(tree_iter(inputs_faked), INPUTS)
     masters = Masters(trained, fake, how.masters)
     lifetimes.hold(masters.made, OPTIMIZER)
     made = make(masters.stepped, _hidden(model, state, trained)) if make else []
@@ -122,7 +124,7 @@ def _followed(
     ):
         if how.checkpointing and not how.selective:
             checkpointed(model)
-        run = partial(_passes, model, given, how, follower, ends, follow)
+        run = partial(_passes, model, inputs_faked, how, follower, ends, follow)
         named = {f"model.{path}": tensor for path, tensor in state.items()}
         # as one call, so that blocks that run again in a backward pass find their weights
         note = torch.func.functional_call(With(model, run), named, (), tie_weights=True)
@@ -194,7 +196,7 @@ def _check_gradients(recipe: Recipe, state: Mapping[str, Tensor]) -> None:
 
 def _passes(
     model: nn.Module,
-    given: Any,
+    inputs: Any,
     how: StepSettings,
     follower: StepRecorder,
     ends: list[int],
@@ -204,11 +206,11 @@ def _passes(
 
     `follow` has gradients counted. Returns a note where the network is not compiled as asked.
     """
-    run, note = _prepared(model, given, how) if how.compiled else (model, "")
+    run, note = _prepared(model, inputs, how) if how.compiled else (model, "")
     follow()
     with follower:
         for _ in range(how.accumulation):
-            value, held = _loss(run, model, given, how)
+            value, held = _loss(run, model, inputs, how)
             ends.append(follower.lifetimes.calls)
             value.backward()
             ends.append(follower.lifetimes.calls)
@@ -216,13 +218,13 @@ def _passes(
     return note
 
 
-def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
+def _prepared(model: nn.Module, inputs: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
     """The compiled forward after its first step; the module itself with a note where there is none."""
     if how.checkpointing:
         return model, f"{NOTE}: checkpointing under torch.compile is not modelled"
     run = compiled(model)
     try:
-        _loss(run, model, given, how)[0].backward()
+        _loss(run, model, inputs, how)[0].backward()
     except Exception as error:  # whatever a network does that cannot be one graph
         return model, f"{NOTE}: the network is not one graph: {quoted(error)[:120]}"
     finally:
@@ -273,16 +275,16 @@ def scores_made_again(
         scores: (first, last) operator call that makes them, of each attention.
         ends: the passes' ends, as `StepLifetimes.passes`.
     """
-    found = list(storages)
+    changed = list(storages)
     for first, last in scores:
         end = next(end for end in ends[::2] if last <= end)
         kept = [
             (place, one)
-            for place, one in enumerate(found)
+            for place, one in enumerate(changed)
             if first <= one.birth <= last and one.part == ACTIVATIONS and (one.death or end + 1) > end
         ]
         again = min((one.death for _, one in kept if one.death is not None), default=end + 1)
         for place, one in kept:
-            found[place] = one._replace(birth=again)
-            found.append(one._replace(death=last))
-    return tuple(found)
+            changed[place] = one._replace(birth=again)
+            changed.append(one._replace(death=last))
+    return tuple(changed)

@@ -48,15 +48,15 @@ def weights_of(model: nn.Module, packed: Iterable[Weight] = ()) -> tuple[Weight,
 
 def packed_weights(model: nn.Module) -> tuple[Weight, ...]:
     """Those that modules of `torch.ao` keep in opaque objects; blocks that a library pads are not counted."""
-    found: list[Weight] = []
+    packed: list[Weight] = []
     for path, part in model.named_modules():
         for name, value in vars(part).items():
             if isinstance(value, torch.ScriptObject):
                 with _disable_current_modes():
                     tensors = {tensor.data_ptr(): tensor for tensor in _unpacked(value)}
                 names = (f"{path}.{name}.{number}".lstrip(".") for number in range(len(tensors)))
-                found += map(_packed, names, tensors.values())
-    return tuple(found)
+                packed += map(_packed, names, tensors.values())
+    return tuple(packed)
 
 
 def _unpacked(value: Any) -> Iterator[Tensor]:

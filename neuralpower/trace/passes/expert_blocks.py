@@ -199,14 +199,14 @@ def _dispatched(edit: Edit, region: Collection[int]) -> set[int]:
 
     Returns the nodes of a region that this takes.
     """
-    flow, found = edit.flow, set[int]()
+    flow, taken = edit.flow, set[int]()
     for i in sorted(region):
         node = flow.nodes[i]
         if isinstance(node.call, LayerCall) and isinstance(node.call.layer, Collective):
-            own = before(flow, [i]) & {*region} - found
+            own = before(flow, [i]) & {*region} - taken
             edit.put(node.call, border(flow, own)._replace(writes=node.flow.writes))
-            found |= own
-    return found
+            taken |= own
+    return taken
 
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:

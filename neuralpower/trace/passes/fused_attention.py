@@ -85,26 +85,26 @@ def _product(node: Node) -> Matmul | None:
     return call.layer if isinstance(call, LayerCall) and isinstance(call.layer, Matmul) else None
 
 
-def _made(flow: Dataflow, found: _Written) -> tuple[LayerCall, Flow]:
+def _made(flow: Dataflow, written: _Written) -> tuple[LayerCall, Flow]:
     """The attention, in place of the second product."""
-    first, second = flow.nodes[found.first], flow.nodes[found.second]
-    one, call = _product(first), second.call
-    assert one is not None and isinstance(call, LayerCall)  # as it was found
+    first, second = flow.nodes[written.first], flow.nodes[written.second]
+    product, call = _product(first), second.call
+    assert product is not None and isinstance(call, LayerCall)  # as it was found
     batch = max(flow.trace.about.batch, 1)
     beside: dict[Access, None] = {}
-    for i in found.inside:
+    for i in written.inside:
         node = flow.nodes[i]
         for access, source in zip(node.flow.reads, node.sources, strict=True):
-            if i != found.first and source not in found.inside:
+            if i != written.first and source not in written.inside:
                 beside[access] = None
     layer = Attention(
-        dtype=one.dtype,
+        dtype=product.dtype,
         batch=batch,
-        query_heads=one.batch // batch,
-        key_heads=one.batch // batch,
-        query_length=one.rows,
-        key_length=one.columns,
-        head_size=one.inner,
+        query_heads=product.batch // batch,
+        key_heads=product.batch // batch,
+        query_length=product.rows,
+        key_length=product.columns,
+        head_size=product.inner,
         causal=False,
         masked=bool(beside),
     )

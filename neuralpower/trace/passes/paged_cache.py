@@ -51,9 +51,9 @@ class _Operand:
 
 def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
     """Look back from attention through copies."""
-    found = _Operand(access, source, [])
-    while found.source is not None:
-        node = flow.nodes[found.source]
+    operand = _Operand(access, source, [])
+    while operand.source is not None:
+        node = flow.nodes[operand.source]
         movement = movement_of(node)
         if movement is None or movement.function not in COPIES or not node.flow.reads:
             break
@@ -63,13 +63,13 @@ def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
             break  # a rotation that ends in a concatenation
         if grown:
             old = node.flow.reads[0]
-            found.cached = old if old.bytes else None
-            found.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
+            operand.cached = old if old.bytes else None
+            operand.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
         elif movement.function != "cast" and node.flow.reads[0].bytes:
-            found.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
-        found.copies.append(found.source)
-        found.access, found.source = node.flow.reads[place], node.sources[place]
-    return found
+            operand.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
+        operand.copies.append(operand.source)
+        operand.access, operand.source = node.flow.reads[place], node.sources[place]
+    return operand
 
 
 def _old(flow: Dataflow, node: Node, place: int) -> bool:
@@ -91,7 +91,10 @@ def _serve(flow: Dataflow, at: int, edit: Edit) -> None:
     assert isinstance(call, LayerCall) and layer is not None  # as the caller has seen
     keys, values = (_operand(flow, node.flow.reads[n], node.sources[n]) for n in (1, 2))
     copies = [
-        i for one in (keys, values) for i in one.copies if set(flow.nodes[i].readers) <= {at, *one.copies}
+        i
+        for operand in (keys, values)
+        for i in operand.copies
+        if set(flow.nodes[i].readers) <= {at, *operand.copies}
     ]
     if set(copies) != {*keys.copies, *values.copies}:
         return  # something else reads them
@@ -108,19 +111,19 @@ def _serve(flow: Dataflow, at: int, edit: Edit) -> None:
         window=layer.window or _window(layer, flow.trace.about, call.path),
     )
     read = [node.flow.reads[0]]
-    for one in (keys, values):
-        read += [one.cached] if one.cached is not None else []
-        read.append(one.access)
+    for operand in (keys, values):
+        read += [operand.cached] if operand.cached is not None else []
+        read.append(operand.access)
     read += node.flow.reads[3:] if masked else []
     for place in node.flow.reads[3:] if not masked else ():
         if not any(place.storage == a.storage for n in flow.nodes if n is not node for a in n.flow.reads):
             edit.sizes[place.storage] = 0
     edit.put(replace(call, layer=served), Flow(tuple(read), node.flow.writes))
-    _write(flow, chain, [one for one in (keys, values) if one.written is not None], edit, call)
-    for one in (keys, values):
-        edit.gone |= {*one.copies}
-        if one.written is not None:  # the cache has the new part in addition to the old one
-            edit.sizes[one.written.storage] = one.written.bytes
+    _write(flow, chain, [operand for operand in (keys, values) if operand.written is not None], edit, call)
+    for operand in (keys, values):
+        edit.gone |= {*operand.copies}
+        if operand.written is not None:  # the cache has the new part in addition to the old one
+            edit.sizes[operand.written.storage] = operand.written.bytes
 
 
 def _expanded(layer: Attention, read_bytes: int) -> int:
@@ -223,27 +226,27 @@ def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:
 
 def _upstream(flow: Dataflow, start: int, inside: set[int]) -> set[int]:
     """A call of a chain, and those of it that its operands come from."""
-    found, queue = {start}, [start]
+    upstream, queue = {start}, [start]
     while queue:
         for j in flow.nodes[queue.pop()].sources:
-            if j is not None and j in inside and j not in found:
-                found.add(j)
+            if j is not None and j in inside and j not in upstream:
+                upstream.add(j)
                 queue.append(j)
-    return found
+    return upstream
 
 
 def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
     """Calls after a reduction until its rows are scaled: by its statistics, its type and its weight."""
-    found: set[int] = set()
+    scaled: set[int] = set()
     queue = [start]
     while queue:
         for j in flow.nodes[queue.pop()].readers:
             space = space_of_node(flow.nodes[j])
             scales = space is not None and space.elements in rows and not _rotates(flow, flow.nodes[j])
-            if scales and j in inside and j not in found:
-                found.add(j)
+            if scales and j in inside and j not in scaled:
+                scaled.add(j)
                 queue.append(j)
-    return found
+    return scaled
 
 
 def _rotates(flow: Dataflow, node: Node) -> bool:

@@ -107,7 +107,7 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
     about, channels = flow.trace.about, convolved.in_channels
     batch, heads, *sizes = state.call.inputs[0]
     step = about.phase == DECODE
-    given: dict[str, Any] = {
+    common: dict[str, Any] = {
         "dtype": convolved.dtype,
         "batch": batch,
         "length": about.tokens,
@@ -115,8 +115,8 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
         "chunk": 0 if step else CHUNK,
     }
     if len(sizes) == 1:  # the product that makes B and C stands behind the convolution, which stays a call
-        given["conv"] = 0
-        made: Layer = Scan(function=MAMBA, heads=heads, head_size=1, state_size=sizes[0], **given)
+        common["conv"] = 0
+        made: Layer = Scan(function=MAMBA, heads=heads, head_size=1, state_size=sizes[0], **common)
         return made if heads == channels else None
     weights = {
         access.storage
@@ -127,14 +127,14 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
     first, second = sizes
     if len(weights) >= SKIPPED:
         groups, rest = divmod(channels - heads * first, 2 * second)
-        given["chunk"] = 0 if step else _chunk(flow, nodes)
+        common["chunk"] = 0 if step else _chunk(flow, nodes)
         shape: dict[str, Any] = {"heads": heads, "head_size": first, "state_size": second, "groups": groups}
-        made = Scan(function=MAMBA2, **shape, **given)
+        made = Scan(function=MAMBA2, **shape, **common)
         return made if groups > 0 and not rest and heads % groups == 0 else None
     groups, rest = divmod(channels - heads * second, 2 * first)
     function = GATED_DELTA if len(weights) >= OWN_DECAYS else KIMI_DELTA
     shape = {"key_heads": groups, "value_heads": heads, "key_size": first, "value_size": second}
-    made = LinearAttention(function=function, **shape, **given)
+    made = LinearAttention(function=function, **shape, **common)
     return made if groups > 0 and not rest and heads % groups == 0 else None
 
 
