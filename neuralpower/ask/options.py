@@ -53,6 +53,10 @@ def _cast(text: str) -> str | None:
     return text if full_name(text) in AUTOCAST_DTYPES else None
 
 
+def _standing(text: str) -> str | None:
+    return {"samples/s": "tokens/s", "throughput": "tokens/s", "latency": "tokens/s"}.get(text)
+
+
 @dataclass(frozen=True)
 class Option:
     """What `--help`, docstrings and messages say of an option, and what it accepts."""
@@ -104,6 +108,10 @@ class Device(TypedDict, total=False):
                 "sweep": {
                     "help": "One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, "
                     "or cpu."
+                },
+                "rank": {
+                    "help": "Devices to rank, with commas: h100,l40s; default: all with a sheet or a "
+                    "predictor."
                 },
             },
         ),
@@ -392,7 +400,10 @@ class Footprints(TypedDict, total=False):
         float | None, Option("Watts of the node besides its devices, for each device.", COST)
     ]
     pue: Annotated[float | None, Option("Energy of the site over that of its computers: 1.2.", COST)]
-    price: Annotated[str | None, Option("Price of a device for an hour: 2.49/h, or a file of prices.", COST)]
+    price: Annotated[
+        str | float | Mapping[str, float] | None,
+        Option("Price of a device for an hour: 2.49/h, h100=2.49,l40s=0.79, or a file of prices.", COST),
+    ]
     currency: Annotated[str | None, Option("Currency of --price; default: USD.", COST)]
     region: Annotated[
         str | None, Option("Country whose electricity is used: DE, FRA; gives the carbon.", COST)
@@ -757,6 +768,22 @@ class Planning(Drawn, Deployed, total=False):
     keep: Annotated[Path | str | None, Option("Keep what is done in this file, and resume from it.", OUTPUT)]
 
 
+class Standing(TypedDict, total=False):
+    """What devices are ranked by."""
+
+    by: Annotated[
+        str,
+        Option(
+            "What ranks them; price needs --price, carbon --region or --carbon-intensity",
+            OUTPUT,
+            "tokens/s",
+            what="ranking",
+            words=words.STANDINGS,
+            meant=_standing,
+        ),
+    ]
+
+
 class Ranking(TypedDict, total=False):
     """What layouts are ranked by."""
 
@@ -788,6 +815,14 @@ class Options(
 
 class Predicting(Options, Stepped, Served, Coverage, Footprints, total=False):
     """Keywords of `predict`."""
+
+
+class Comparing(Options, Footprints, total=False):
+    """Options of the command `compare`; Python's function has those of `predict`."""
+
+
+class Standings(Options, Footprints, Standing, total=False):
+    """Keywords of `rank`."""
 
 
 class Gating(Options, Served, Limits, Strict, total=False):

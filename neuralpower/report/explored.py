@@ -19,7 +19,7 @@ from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.prediction.request import Request
 from neuralpower.report.glance import memory_line
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
-from neuralpower.report.number_format import binary, counted, quantity, rate
+from neuralpower.report.number_format import binary, counted, probable, quantity, rate
 
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
@@ -212,12 +212,7 @@ def _verdict(fit: Fit, kept: str) -> str:
     into = f"{fit.verdict} into {binary(fit.room_bytes)}{kept}"
     if fit.verdict == TIGHT:
         into = f"tight: fits into {binary(fit.room_bytes)}{kept} if the peak stays below its upper bound"
-    return styled(f"{into} (probability {_probable(fit.probability)})", style)
-
-
-def _probable(share: float) -> str:
-    """A probability in percent; never quite 0 or 100."""
-    return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
+    return styled(f"{into} (probability {probable(fit.probability)})", style)
 
 
 def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:

@@ -154,7 +154,7 @@ def sweep_phases(
         if note := predictor.platform.memory_note(request.way):
             notes[note] = None
         samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
-        figures = dict(_memory(prediction, predictor, memory_bytes, request.margin))
+        figures = dict(memory_figures(prediction, predictor, memory_bytes, request.margin))
         points.append(SweepPoint(**about, **_figures(prediction, samples), **figures))
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
@@ -207,7 +207,7 @@ def _figures(prediction: Prediction, samples: int) -> dict[str, Any]:
     return figures
 
 
-def _memory(
+def memory_figures(
     prediction: Prediction, predictor: Predictor, room: float | None, margin: float | None
 ) -> Iterator[tuple[str, Any]]:
     """The peak, and whether its upper bound fits into the device's memory, minus what is kept free."""
