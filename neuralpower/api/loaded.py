@@ -211,14 +211,15 @@ def predicted(
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
     """Networks predicted, and measured on this CPU; raises InputError."""
-    from neuralpower.prediction.evaluate import evaluate
+    from neuralpower.prediction.evaluate import evaluate, metered
 
     requests = []
     for network in map(as_network, models):
         dtype, _ = dtype_for(network, options.get("dtype"), predictor)
         requests.append(request_of(network, options, dtype=dtype))
         requests[-1].check(predictor)
-    return evaluate(requests, predictor, rounds=rounds, threads=host.read_cpu().cores)
+    with metered("cpu", bool(options.get("energy"))) as meter:
+        return evaluate(requests, predictor, rounds=rounds, threads=host.read_cpu().cores, meter=meter)
 
 
 def compared(

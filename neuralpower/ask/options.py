@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, ge
 from typing_extensions import TypedDict
 
 from neuralpower.ask import words
-from neuralpower.ask.panels import COST, ENGINE, INPUT, LANGUAGE, OUTPUT, SEVERAL, TARGET, TRAINING
+from neuralpower.ask.panels import COST, ENGINE, INPUT, LANGUAGE, MEASURING, OUTPUT, SEVERAL, TARGET, TRAINING
 from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
 
 if TYPE_CHECKING:
@@ -848,6 +848,8 @@ class Explaining(TypedDict, total=False):
 
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):
     """Keywords of `evaluate`."""
+
+    energy: Annotated[bool, _flag("Measure watts and joules, too, where a power meter works.", MEASURING)]
 
 
 Numbers = Sequence[int] | str | None

@@ -31,7 +31,7 @@ def rank(model: Model, **asked: Unpack[Rank]) -> None:
     from neuralpower.api.ranked import asked_rank
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw
-    from neuralpower.report.ranked import left_out_lines, rank_cells, rank_page, rank_table
+    from neuralpower.report.ranked import rank_cells, rank_page, rank_table, skipped_lines
 
     found = asked_rank(model, asked["device"], asked)
     if asked["plot"] is not None:
@@ -41,9 +41,9 @@ def rank(model: Model, **asked: Unpack[Rank]) -> None:
         table=lambda: rank_table(found, asked["top"], marked=True),
         json=found.to_json,
         rows=lambda: rank_cells(found),
-        lead=lambda: [*warning_lines(found.warnings), *left_out_lines(found), *note_lines(found.notes)],
+        lead=lambda: [*warning_lines(found.warnings), *skipped_lines(found), *note_lines(found.notes)],
         page=lambda: rank_page(found),
-        warnings=(*found.warnings, *left_out_lines(found)),
+        warnings=(*found.warnings, *skipped_lines(found)),
     )
     give(answer, form, asked["out"])
     if not found.ranked:

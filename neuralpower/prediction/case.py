@@ -81,7 +81,7 @@ def priced(
     margin: float | None = None,
     seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
-    """The prediction of what was followed, with its memory beside the device's; `seen` as in `predict`."""
+    """The prediction of what was followed, with its memory next to the device's; `seen` as in `predict`."""
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)

@@ -79,7 +79,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Each(Declared):
-    """Throughput, and what a token or a sample takes; None where it is not known or not asked for."""
+    """Throughput, and what a token or a sample takes; None where it is not known or not requested."""
 
     in_json = "unit per_s energy_j price_per_million=price currency carbon_g_per_million=carbon_g"
 

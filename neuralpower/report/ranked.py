@@ -17,7 +17,7 @@ MOST_NAMED = 6  # devices of a line
 
 
 def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
-    """The best, then the devices in their order, those that are too small, and those that were left out."""
+    """The best, then the devices in their order, those that are too small, and those that were skipped."""
     shown = found.devices[: top or None]
     columns = rank_columns(found)
     more = [f"({len(found.devices) - len(shown)} more: --top 0)"] if len(shown) < len(found.devices) else []
@@ -26,7 +26,7 @@ def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
         f"{counted(len(found.devices), 'device')} from {counted(found.traces, 'trace')}; a device is first "
         "as often as in draws of all devices' errors from their bounds",
         f"carried times err alike in {COMMON:.0%} of their variance, waits for hosts in all of it",
-        *left_out_lines(found),
+        *skipped_lines(found),
     ]
     table = listed(shown, columns, left=2)
     lines = [*warning_lines(found.warnings), *_head(found), "", table, *foot, *note_lines(found.notes)]
@@ -82,23 +82,23 @@ def _ends(value: Interval | None, text: Callable[[float], str]) -> str:
     return "-" if value is None else f"{text(value.low)} to {text(value.high)}"
 
 
-def left_out_lines(found: Ranking) -> Iterator[str]:
-    """A line for each reason why devices were left out."""
+def skipped_lines(found: Ranking) -> Iterator[str]:
+    """A line for each reason why devices were skipped."""
     reasons: dict[str, list[str]] = {}
-    for device, why in found.left_out.items():
+    for device, why in found.skipped.items():
         reasons.setdefault(why.replace(device, "the device"), []).append(device)
     for why, devices in reasons.items():
         named = ", ".join(devices[:MOST_NAMED])
         more = f" and {len(devices) - MOST_NAMED} more" if len(devices) > MOST_NAMED else ""
-        yield visible(f"left out {named}{more}: {why}")
+        yield visible(f"skipped {named}{more}: {why}")
 
 
 def rank_cells(found: Ranking) -> list[list[Any]]:
-    """A header, then a row for each device in SI units; those that were left out have their reason."""
+    """A header, then a row for each device in SI units; those that were skipped have their reason."""
     measures = ("per_s", "energy_j", "price", "carbon_g")
     header = ["rank", "device", "dtype", "run", "fits", "first", "unit"]
     header += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
-    header += ["currency", "power_w", "memory_high_bytes", "trained_here", "power_measured", "left_out"]
+    header += ["currency", "power_w", "memory_high_bytes", "trained_here", "power_measured", "skipped"]
     rows = []
     for one in found.devices:
         row: list[Any] = [one.rank, one.device, one.dtype, one.run, one.fits, one.first, one.each.unit]
@@ -118,7 +118,7 @@ def rank_cells(found: Ranking) -> list[list[Any]]:
             ]
         )
     empty = [None] * (len(header) - 3)
-    rows += [[None, device, *empty, why] for device, why in found.left_out.items()]
+    rows += [[None, device, *empty, why] for device, why in found.skipped.items()]
     return [header, *rows]
 
 
@@ -138,9 +138,9 @@ def rank_page(found: Ranking) -> Page:
     )
     columns = rank_columns(found)
     rows = tuple(tuple(str(cell(one)) for cell in columns.values()) for one in found.devices)
-    lines = tuple(f"- {line}" for line in left_out_lines(found))
+    lines = tuple(f"- {line}" for line in skipped_lines(found))
     sections = (Section("Devices", tuple(_plain(found)), (bars, Table("All", tuple(columns), rows))),)
-    more = (Section("Left out", lines),) if lines else ()
+    more = (Section("Skipped", lines),) if lines else ()
     return Page(f"{found.model} on {len(found.devices)} devices", "Nothing was run.", (*sections, *more))
 
 

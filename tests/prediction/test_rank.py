@@ -13,7 +13,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.prediction.explore import rank as ranking
 from neuralpower.prediction.explore.rank import Ranking, chance_of_first
 from neuralpower.prediction.rows import Interval
-from neuralpower.report.ranked import left_out_lines, rank_cells, rank_page, rank_table
+from neuralpower.report.ranked import rank_cells, rank_page, rank_table, skipped_lines
 from tests.program import done
 
 NET = "zoo:deep_mnist"
@@ -35,21 +35,21 @@ def test_the_cheapest_is_first_and_devices_without_a_price_are_told(by_price: Ra
     assert (first.rank, second.rank) == (1, 2)
     assert first.each.price is not None and second.each.price is not None
     assert first.each.price.value < second.each.price.value and first.each.currency == "USD"
-    assert list(by_price.left_out) == ["t4"] and "none of nvidia-t4 is given" in by_price.left_out["t4"]
+    assert list(by_price.skipped) == ["t4"] and "none of nvidia-t4 is given" in by_price.skipped["t4"]
     assert first.first is not None and second.first is not None
     assert first.first + second.first == pytest.approx(1.0, abs=2e-3)
 
 
 def test_every_form_says_the_same(by_price: Ranking) -> None:
     table, told = rank_table(by_price), json.loads(json.dumps(by_price.to_json()))
-    assert f"best by price: {by_price.devices[0].device}" in table and "left out t4: price: none" in table
+    assert f"best by price: {by_price.devices[0].device}" in table and "skipped t4: price: none" in table
     assert str(by_price) == table and repr(by_price).startswith("Ranking(")
     assert [one["device"] for one in told["devices"]] == [one.device for one in by_price.devices]
     header, *rows = rank_cells(by_price)
     assert [row[header.index("rank")] for row in rows] == [1, 2, None]
-    assert rows[-1][-1] == by_price.left_out["t4"]
+    assert rows[-1][-1] == by_price.skipped["t4"]
     assert "t4" in str(rank_page(by_price)) and by_price._repr_html_()
-    assert list(left_out_lines(by_price))
+    assert list(skipped_lines(by_price))
 
 
 def test_devices_that_run_alike_share_a_trace() -> None:

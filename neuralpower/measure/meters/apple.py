@@ -46,7 +46,7 @@ class AppleMeter(Meter):
     def absent(cls) -> str:
         """Macs before 2020 and other systems have no such counters."""
         here = sys.platform == "darwin" and platform.machine() == "arm64"
-        return "" if here else "this is no Mac with a processor of Apple's"
+        return "" if here else "this is not a Mac with a processor of Apple's"
 
     def open(self) -> None:
         """Make a monitor; raises MeterUnavailable."""

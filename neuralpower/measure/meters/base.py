@@ -178,7 +178,7 @@ def absence(name: str) -> str:
 
 @contextlib.contextmanager
 def _told(name: str) -> Iterator[None]:
-    """Say which meter raised what is no MeterUnavailable, as one of another package may."""
+    """Say which meter raised what is not a MeterUnavailable, as one of another package may."""
     try:
         yield
     except DeviceError:

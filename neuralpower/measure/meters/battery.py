@@ -56,7 +56,7 @@ class BatteryMeter(Meter):
 
 
 def _batteries(root: Path) -> list[Path]:
-    """Those of the machine; a mouse has one, too."""
+    """The machine's batteries; a mouse has one, too."""
     return [
         one
         for one in sorted(root.glob("*"))

@@ -31,7 +31,9 @@ class JetsonMeter(Meter):
     @classmethod
     def absent(cls) -> str:
         """Other machines have no such monitor."""
-        return "" if chips(cls.place, "ina3221") else "no INA3221 under /sys/class/hwmon: this is no Jetson"
+        return (
+            "" if chips(cls.place, "ina3221") else "no INA3221 under /sys/class/hwmon: this is not a Jetson"
+        )
 
     def open(self) -> None:
         """Find the rails; raises MeterUnavailable."""

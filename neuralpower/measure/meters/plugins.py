@@ -1,4 +1,4 @@
-"""Meters of other packages, by the entry-point group `neuralpower.meters`; others go on where one fails."""
+"""Meters of other packages, by the entry-point group `neuralpower.meters`; a failed one stops no other."""
 
 from __future__ import annotations
 

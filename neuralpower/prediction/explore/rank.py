@@ -73,12 +73,12 @@ class Ranked(Declared):
 class Ranking(Declared, Shown):
     """Devices, the best first, then those that are too small. `print` gives the command's table."""
 
-    in_json = "schema model by unit first_probability devices left_out notes warnings"
+    in_json = "schema model by unit first_probability devices skipped notes warnings"
 
     model: str
     by: str
     devices: tuple[Ranked, ...]
-    left_out: Mapping[str, str]  # device -> why
+    skipped: Mapping[str, str]  # device -> why
     traces: int
     about: str = ""  # phase, batch and lengths
     notes: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
         raise InputError(f"by {by}: add {NEEDS[by]}")
     traces = _Traces(request_of)
     found: list[Ranked] = []
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     errors: list[NeuralPowerError] = []
     for name, device in devices.items():
         try:
@@ -141,13 +141,13 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
         except _NetworkError as error:
             raise error.cause from None
         except NeuralPowerError as error:
-            left_out[name] = one_line(error)
+            skipped[name] = one_line(error)
             errors.append(error)
     if not found:
         raise errors[0] if errors else InputError("no device is known; name one: --device h100")
     about = traces.request.label.removeprefix(traces.request.called).strip()
     ordered = tuple(_ordered(found, by))
-    return Ranking(model, by, ordered, left_out, traces.count, about, tuple(_notes(ordered)))
+    return Ranking(model, by, ordered, skipped, traces.count, about, tuple(_notes(ordered)))
 
 
 def _notes(devices: Sequence[Ranked]) -> Iterator[str]:
