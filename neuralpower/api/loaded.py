@@ -40,7 +40,7 @@ from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.footprint import footprint_of
+from neuralpower.prediction.footprint import footprint_of, terms_in
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
@@ -246,6 +246,7 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     request, grids, served = grids_of(network, options, known)
     memory = options.get("memory")
     found = joined([sweep_grid(request, those, lists) for lists, those in grids])
+    served = (*terms_in(options).warnings, *served)
     return replace(found, notes=(*served, *found.notes, *filter(None, [memory and reading(memory)])))
 
 

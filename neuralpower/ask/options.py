@@ -864,6 +864,7 @@ class Sweeping(
     Ways,
     Set,
     Room,
+    Footprints,
     Degrees[Numbers],
     Layouts,
     total=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +60,7 @@ def compare(
     form = form_of(asked["form"], asked["out"], asked["as_json"])
     stage("importing torch and transformers")
     from neuralpower.prediction.explore.compare import compare as compared
-    from neuralpower.report.explored import comparison_table
+    from neuralpower.report.explored import comparison_table, footprint_columns
     from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
 
@@ -73,7 +74,9 @@ def compare(
     def rows(cell: Callable[[float], Any] = float) -> Rows:
         times = ((found.a, found.a_s), (found.b, found.b_s))
         body = [[name, *map(cell, (time.value, time.low, time.high))] for name, time in times]
-        return [["name", "runtime_s", "low_s", "high_s"], *body]
+        names, sides_of = footprint_columns(found)
+        body = [[*row, *cells] for row, cells in zip(body, sides_of, strict=True)]
+        return [["name", "runtime_s", "low_s", "high_s", *names], *body]
 
     answer = Answer(
         title=f"{found.a} against {found.b}",
@@ -92,6 +95,7 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     from neuralpower.learn.settings import set_to
     from neuralpower.prediction.case import predict_request
     from neuralpower.prediction.explore.compare import Side, earlier
+    from neuralpower.prediction.footprint import footprint_of
     from neuralpower.prediction.request import phase_in, request_of, run_of
 
     phase = phase_in(asked).name
@@ -119,6 +123,7 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
         request = request_of(model, options, dtype=dtype)
         request.check(trained)
         prediction, _ = predict_request(request, trained)
+        prediction = replace(prediction, footprint=footprint_of(prediction, asked))
         label = request.label + (f" {request.way}" if request.way != "forward" else "")
         if "@" in a + b:
             label += f" on {trained.name}"
