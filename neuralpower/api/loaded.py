@@ -45,6 +45,7 @@ from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
+from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_in, request_of, run_of
 from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
@@ -335,6 +336,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
     request = request_of(network, one, dtype=dtype, batch_size=1)
     if request.phase.lengths is not None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
+    price = options.get("price")
     found = layouts(
         Wanted(
             request,
@@ -343,7 +345,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
             bool(options.get("sequence_parallel")),
             options.get("schedule", "1f1b"),
             options.get("by", "throughput"),
-            options.get("price"),
+            None if price is None else price_of(price, options.get("currency"), predictor.device).per_hour,
         ),
         predictor,
     )

@@ -412,6 +412,11 @@ class Footprints(TypedDict, total=False):
         str | None,
         Option("g CO2e per kWh: 350; or a table of electricityMaps or WattTime.", COST),
     ]
+
+
+class Run(TypedDict, total=False):
+    """How much is trained."""
+
     tokens: Annotated[float | None, Option("training: tokens of the whole run, for its kWh.", COST)]
 
 
@@ -708,7 +713,7 @@ class Deployed(TypedDict, total=False):
     ]
 
 
-class Serving(Drawn, Deployed, total=False):
+class Serving(Drawn, Deployed, Set, Footprints, total=False):
     """Keywords of `traffic`."""
 
     rate: Annotated[float | None, Option("Requests per second, drawn as a Poisson process.")]
@@ -731,9 +736,6 @@ class Serving(Drawn, Deployed, total=False):
         int, Option("Further replicas that read the prompts, and send the caches on.", SEVERAL, default=0)
     ]
     curve: Annotated[Sequence[float] | str | None, Option("Rates to show besides: 1,2,4,8; or auto.", OUTPUT)]
-    price: Annotated[
-        float | str | None, Option("Price of a device for an hour, in any currency: 2.49/h.", OUTPUT)
-    ]
     compare: Annotated[
         Path | str | None,
         Option(
@@ -760,7 +762,7 @@ class Planning(Drawn, Deployed, total=False):
     ]
     price: Annotated[
         Mapping[str, float] | str | None,
-        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency.", OUTPUT),
+        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency, or a file.", OUTPUT),
     ]
     executor: Annotated[
         str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
@@ -794,7 +796,7 @@ class Ranking(TypedDict, total=False):
             "What ranks them; cost needs --price", OUTPUT, "throughput", what="ranking", words=words.RANKED
         ),
     ]
-    price: Annotated[float | None, Option("Price of a device for an hour; gives the cost.", OUTPUT)]
+    price: Annotated[str | float | Mapping[str, float] | None, options_of(Footprints)["price"]]
 
 
 # ---- of Python and the command line ----
@@ -813,11 +815,11 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Stepped, Served, Coverage, Footprints, total=False):
+class Predicting(Options, Stepped, Served, Coverage, Footprints, Run, total=False):
     """Keywords of `predict`."""
 
 
-class Comparing(Options, Footprints, total=False):
+class Comparing(Options, Footprints, Run, total=False):
     """Options of the command `compare`; Python's function has those of `predict`."""
 
 

@@ -72,10 +72,9 @@ class Drawn:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Drawn:
         """From the power columns of a dataset's row."""
-        told = (
-            row.get(name) for name in ("power_w", "energy_j", "power_source", "power_scope", "power_reason")
-        )
-        return cls(*told)
+        names = ("power_w", "energy_j", "power_source", "power_scope", "power_reason")
+        power_w, energy_j, source, scope, reason = (row.get(name) for name in names)
+        return cls(power_w, energy_j, source or "none", scope, reason)
 
 
 @dataclass(frozen=True)

@@ -161,10 +161,29 @@ def _intensity(asked: Mapping[str, Any]) -> Intensity | None:
 
 
 def _energy(prediction: Prediction, made: Made, terms: Terms, options: Mapping[str, Any]) -> Iterator[Line]:
-    """Joules of a pass for each unit, then what the node and the site add, and the carbon of all."""
-    tokens, unit, count = options.get("tokens"), made.unit, made.count
+    """Joules, their carbon, and those of a training run."""
+    tokens = options.get("tokens")
+    if made.energy_j is None and any(options.get(name) is not None for name in OF_ENERGY):
+        raise InputError(f"no energy of {made.device}: {made.reason}")
     if made.energy_j is None:
-        if any(options.get(name) is not None for name in OF_ENERGY):
+        return
+    yield from energy_lines(made, terms)
+    if tokens is not None:
+        steps = _steps(prediction, made, tokens, options)
+        total = times(terms.with_node(made, made.energy_j), terms.pue * steps / KWH_J)
+        yield Line(f"training on {float(tokens):g} tokens", total, "kWh")
+        if terms.intensity is not None:
+            yield Line("carbon of the training", times(total, terms.intensity.grams_per_kwh), "g")
+
+
+def energy_lines(made: Made, terms: Terms) -> Iterator[Line]:
+    """Joules for each unit, then what the node and the site add, and the carbon of all.
+
+    Raises InputError where energy is needed and not known.
+    """
+    unit, count, intensity = made.unit, made.count, terms.intensity
+    if made.energy_j is None:
+        if terms.overhead_w or terms.pue != 1 or intensity is not None:
             raise InputError(f"no energy of {made.device}: {made.reason}")
         return
     yield Line(f"energy per {unit}", times(made.energy_j, 1 / count), "J")
@@ -175,17 +194,10 @@ def _energy(prediction: Prediction, made: Made, terms: Terms, options: Mapping[s
     if terms.pue != 1:
         total = times(total, terms.pue)
         yield Line(f"with the site per {unit}", times(total, 1 / count), "J", f"PUE {terms.pue:g}")
-    intensity = terms.intensity
     if intensity is not None:
         grams = times(total, intensity.grams_per_kwh / KWH_J * MILLION / count)
         about = f"{intensity.grams_per_kwh:.4g} g CO2e per kWh: {intensity.source}"
         yield Line(f"carbon per million {unit}s", grams, "g", about)
-    if tokens is not None:
-        steps = _steps(prediction, made, tokens, options)
-        yield Line(f"training on {float(tokens):g} tokens", times(total, steps / KWH_J), "kWh")
-        if intensity is not None:
-            grams = times(total, steps / KWH_J * intensity.grams_per_kwh)
-            yield Line("carbon of the training", grams, "g")
 
 
 def _steps(prediction: Prediction, made: Made, tokens: float, options: Mapping[str, Any]) -> float:

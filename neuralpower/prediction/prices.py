@@ -38,6 +38,10 @@ CATALOGS = (
 )
 
 
+class NoPrice(InputError):  # noqa: N818  # of this device, where others have one
+    """A table of prices without the device."""
+
+
 @dataclass(frozen=True)
 class Price:
     """What a device costs for an hour."""
@@ -63,7 +67,7 @@ def price_of(value: Any, currency: str | None, device: str) -> Price:
     if named is not None:
         prices = _nearest(((name, price) for name, price in named.items()), device)
         if not prices:
-            raise InputError(f"price: none of {device} is given; add one, such as {device}=2.49")
+            raise NoPrice(f"price: none of {device} is given; add one, such as {device}=2.49")
         value = prices[0]
     match = re.fullmatch(r"\s*\$?([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*h(?:our)?)?\s*", str(value).lower())
     if match is None or not 0 < float(match.group(1)) < math.inf:
@@ -115,7 +119,7 @@ def _of_file(path: Path, device: str) -> Price:
     mine = _nearest(((row[catalog.device] or "", row) for row in rows), device)
     found = {_price(row, catalog, path) for row in mine}
     if not found:
-        raise InputError(f"{path}: no price of {device}; add a row, or write --price 2.49/h")
+        raise NoPrice(f"{path}: no price of {device}; add a row, or write --price 2.49/h")
     if len(found) > 1:
         said = ", ".join(
             f"{one.per_hour:g} {one.currency}/h" for one in sorted(found, key=lambda one: one.per_hour)

@@ -193,11 +193,11 @@ def _source(drawn: Drawn | None) -> str:
 ENERGY: Mapping[str, Callable[[Evaluation], str]] = {
     "network": lambda e: short(e.request.label),
     "W predicted": lambda e: quantity(_value(e.prediction.power_w), "W"),
-    "W measured": lambda e: quantity(e.drawn and e.drawn.power_w, "W"),
-    "W error": lambda e: _off(_value(e.prediction.power_w), e.drawn and e.drawn.power_w),
+    "W measured": lambda e: quantity(None if e.drawn is None else e.drawn.power_w, "W"),
+    "W error": lambda e: _off(_value(e.prediction.power_w), None if e.drawn is None else e.drawn.power_w),
     "J predicted": lambda e: quantity(_value(e.prediction.energy_j), "J"),
-    "J measured": lambda e: quantity(e.drawn and e.drawn.energy_j, "J"),
-    "J error": lambda e: _off(_value(e.prediction.energy_j), e.drawn and e.drawn.energy_j),
+    "J measured": lambda e: quantity(None if e.drawn is None else e.drawn.energy_j, "J"),
+    "J error": lambda e: _off(_value(e.prediction.energy_j), None if e.drawn is None else e.drawn.energy_j),
     "measured by": lambda e: _source(e.drawn),
 }
 PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
