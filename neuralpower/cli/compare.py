@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,7 @@ from neuralpower.files.stages import stage
 if TYPE_CHECKING:
     from neuralpower.devices.cluster import Cluster
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.prediction.explore.compare import Side
+    from neuralpower.prediction.explore.compare import Comparison, Side
 
 app = Typer()
 
@@ -60,7 +59,7 @@ def compare(
     form = form_of(asked["form"], asked["out"], asked["as_json"])
     stage("importing torch and transformers")
     from neuralpower.prediction.explore.compare import compare as compared
-    from neuralpower.report.explored import comparison_table, footprint_columns
+    from neuralpower.report.explored import comparison_table
     from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
 
@@ -71,23 +70,26 @@ def compare(
     if asked["plot"] is not None:
         draw(comparison_page(found, sides), asked["plot"])
 
-    def rows(cell: Callable[[float], Any] = float) -> Rows:
-        times = ((found.a, found.a_s), (found.b, found.b_s))
-        body = [[name, *map(cell, (time.value, time.low, time.high))] for name, time in times]
-        names, sides_of = footprint_columns(found)
-        body = [[*row, *cells] for row, cells in zip(body, sides_of, strict=True)]
-        return [["name", "runtime_s", "low_s", "high_s", *names], *body]
-
     answer = Answer(
         title=f"{found.a} against {found.b}",
         table=lambda: comparison_table(found, marked=True),
         json=found.to_json,
-        rows=rows,
+        rows=lambda: _rows(found),
         lead=lambda: [*warning_lines(found.warnings), *comparison_table(found).splitlines()[-1:]],
         page=lambda: comparison_page(found, sides),
         warnings=found.warnings,
     )
     give(answer, form, asked["out"])
+
+
+def _rows(found: Comparison) -> Rows:
+    """A row for each side: its time, and what it takes where options request that."""
+    from neuralpower.report.explored import footprint_columns
+
+    names, cells = footprint_columns(found)
+    sides = zip((found.a, found.b), (found.a_s, found.b_s), cells, strict=True)
+    body = [[name, time.value, time.low, time.high, *more] for name, time, more in sides]
+    return [["name", "runtime_s", "low_s", "high_s", *names], *body]
 
 
 def _sides(a: str, b: str, asked: Compare) -> list[Side]:

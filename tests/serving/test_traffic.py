@@ -193,7 +193,10 @@ def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
         ({"sla": "ttft=1s"}, "no --devices"),
         ({"sla": "ttft=1s", "devices": "h100-sxm"}, "give --rate 50, or --trace"),
         ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "by": "cost"}, "needs prices"),
-        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"}, "write h100-sxm=2.49"),
+        (
+            {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"},
+            "price: h100-sxm=2.49",
+        ),
         ({"rate": -5, "sla": "ttft=1s", "devices": "h100-sxm"}, "rate -5"),
     ],
 )

@@ -98,7 +98,9 @@ class Work:
 
         Each [networks], a logarithm; `joules` of each layer, `powered` of all of a network.
         """
-        e = self.estimates
+        e, common = self.estimates, NINETY * shipped_watts().network_doubt
+        if not len(joules):
+            return [np.full(len(powered), common)] * 2
         kinds = np.zeros(len(joules), dtype=int) if self.kinds is None else self.kinds
         _, groups = np.unique(2 * kinds + (e.power_trained > 0), return_inverse=True)
         found = []
@@ -106,7 +108,7 @@ class Work:
             apart = joules * np.nan_to_num(_apart(e.power_w, bound))
             of_groups = csr_array((apart, (np.arange(len(groups)), groups.reshape(-1))))
             shares = (self.counts @ of_groups).toarray() / np.maximum(powered, 1e-30)[:, None]
-            found.append(np.hypot(NINETY * shipped_watts().network_doubt, np.sqrt((shares**2).sum(axis=1))))
+            found.append(np.hypot(common, np.sqrt((shares**2).sum(axis=1))))
         return found
 
 
