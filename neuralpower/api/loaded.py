@@ -206,7 +206,9 @@ def predicted(
     with explained(inputs, answered):
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
-    found = replace(found, footprint=footprint_of(found, options))
+    footprint = footprint_of(found, options)
+    doubtful = () if footprint is None else footprint.warnings
+    found = replace(found, footprint=footprint, warned=(*found.warned, *doubtful))
     return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 

@@ -57,6 +57,9 @@ def test_tables_of_others_are_read(tmp_path: Path) -> None:
     assert given("350").grams_per_kwh == 350
     assert given(str(maps)).grams_per_kwh == 400
     assert given(str(watttime)).grams_per_kwh == pytest.approx(453.6, abs=0.1)
+    maps.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        given(str(maps))
     maps.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="no column of electricityMaps or WattTime"):
         given(str(maps))

@@ -103,6 +103,11 @@ def test_an_impossible_footprint_is_refused(step: Prediction, options: dict[str,
         footprint_of(step, options)
 
 
+def test_an_old_intensity_is_a_warning_of_the_prediction() -> None:
+    found = neuralpower.predict("zoo:deep_mnist", device="h100", region="ESH")
+    assert any("carbon intensity of Western Sahara is of 2009" in text for text in found.warnings)
+
+
 def test_a_comparison_has_the_footprints_of_both_sides() -> None:
     how: dict[str, Any] = {"device": ("h100", "l40s"), "price": "h100=3.6,l40s=1.8", "region": "FR"}
     found = neuralpower.compare("zoo:deep_mnist", **how)

@@ -285,9 +285,9 @@ def _ends(value: Interval | None, *names: str) -> dict[str, float | None]:
 
 
 def best_settings(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """The setting of least energy of each question that was asked at several limits or clocks.
+    """The setting of least energy of each question, where it has several limits or clocks.
 
-    Beside it, that of the least energy times delay (Horowitz et al., IEEE SLPE 1994), which slows down less.
+    Besides, that of the least energy times delay (Horowitz et al., IEEE SLPE 1994), which slows down less.
     """
     questions: dict[tuple[object, ...], list[SweepPoint]] = {}
     for point in points:
