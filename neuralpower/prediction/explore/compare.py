@@ -181,7 +181,7 @@ def _warnings(a: Side, b: Side) -> Iterator[str]:
     yield from (f"B: {text}" for text in second if text not in first)
     footprints = (one.prediction.footprint for one in (a, b))
     warned = (text for found in footprints if isinstance(found, Footprint) for text in found.warnings)
-    yield from dict.fromkeys(warned)
+    yield from (text for text in dict.fromkeys(warned) if text not in (*first, *second))
 
 
 def _deviation(interval: Interval) -> float:
