@@ -56,19 +56,21 @@ PACKAGES: Mapping[str, str] = {
     """,
     "prediction": """
         beside case compose evaluate footprint generation measured memory.engines memory.over_time memory.peak
-        memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
+        memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown timeline
+        tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
-        explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict
+        explore.outcomes explore.phases explore.rank explore.remedies explore.score
+        explore.sweep explore.verdict
     """,
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
-        cards charts explored gates grid inspection measured memory_pictures layouts number_format
+        cards charts explored gates grid inspection measured memory_pictures layouts number_format ranked
         page perfetto
         pictures served shown tables traces training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
-    "api": "functions gates loaded serving",
+    "api": "functions gates loaded ranked serving",
     "integrations": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

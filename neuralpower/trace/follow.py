@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ class Grown:
     work: Trace  # of the prefill
     traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
     weights: Sequence[float]  # how many steps each of `steps` stands for
-    steps: Iterator[Trace]  # those to look at, one by one: together they are large
+    steps: Iterable[Trace]  # those to look at, one by one: together they are large
     begin: Sequence[Trace]  # the first few, but for the last
     end: Sequence[Trace]  # the last; none where one token is all
 
