@@ -18,7 +18,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.networks.inputs import TOKENS, InputRequest, check_count
+from neuralpower.networks.input_request import TOKENS, InputRequest, check_count
 
 PREFILL, DECODE, GENERATE, STEP = "prefill", "decode", "generate", "step"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE, STEP)

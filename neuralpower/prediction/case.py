@@ -21,7 +21,8 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 

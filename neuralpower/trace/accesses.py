@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+from neuralpower.late import Tensor, torch
 
 if TYPE_CHECKING:
     from neuralpower.trace.lifetimes import Lifetimes

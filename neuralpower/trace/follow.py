@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,49 +10,25 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.decoder import Pass
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
-
-
-@dataclass(frozen=True)
-class Followed:
-    """The result of following a pass."""
-
-    asked: Pass  # what was followed
-    trace: Trace  # as it was recorded
-    work: Trace  # after the trace passes: its tasks answer the question
-    lifetimes: StepLifetimes | None = None  # of a backward pass or a step; a forward pass's are the trace's
-    notes: tuple[str, ...] = ()  # what its inputs take for granted, and why a step's memory is not known
-
-
-@dataclass(frozen=True)
-class Grown:
-    """The result of following a generation: traces after the trace passes, but for `prefill`."""
-
-    asked: Generating
-    prefill: Trace  # as it was recorded
-    work: Trace  # of the prefill
-    traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
-    weights: Sequence[float]  # how many steps each of `steps` stands for
-    steps: Iterator[Trace]  # those to look at, one by one: together they are large
-    begin: Sequence[Trace]  # the first few, but for the last
-    end: Sequence[Trace]  # the last; none where one token is all
 
 
 def follow(asked: Asked, question: Question) -> Followed | Grown:

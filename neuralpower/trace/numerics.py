@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from neuralpower.late import Tensor
 
 # FLOP in the time of a byte's way to memory: devices have 5 to 15 at their peaks, such work reaches a third
 FLOPS_PER_BYTE = 2.0

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.totals import sizes
 from neuralpower.quantisation.weights import Weight
-from neuralpower.trace.lifetimes import ACTIVATIONS, Storage
-from neuralpower.trace.step_lifetimes import StepLifetimes
+from neuralpower.trace.lifetimes import ACTIVATIONS, StepLifetimes, Storage
 
 
 def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Scheme) -> StepLifetimes:

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_iter
-
 from neuralpower.errors import InputError, ModelError, is_count, unknown
+from neuralpower.late import Tensor, nn, torch
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.base import TRAINING as TRAINING
 from neuralpower.optimizers.registry import (
@@ -135,7 +132,7 @@ def default_loss(output: Any) -> Tensor:
     if isinstance(own, Tensor):
         return own
     known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
-    for value in tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
+    for value in torch.utils._pytree.tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
         traced = torch.is_inference_mode_enabled()  # without gradients
         if isinstance(value, Tensor) and value.is_floating_point() and (value.requires_grad or traced):
             return value.float().square().mean()
@@ -143,3 +140,24 @@ def default_loss(output: Any) -> Tensor:
         f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
         "wrap the network in a module that returns its loss"
     )
+
+
+def check_masters(masters: bool, dtype: str, *, autocast: object = None, lora: object = None) -> None:
+    """Raise InputError for masters of weights that have none: of float32, under autocast or frozen."""
+    if not masters:
+        return
+    way_out = "leave master weights out"
+    if dtype not in HALVES:
+        raise InputError(
+            f"master weights of {dtype} weights: 16-bit weights alone have them; choose dtype bfloat16, or "
+            f"{way_out}"
+        )
+    if autocast is not None:
+        raise InputError(
+            "master weights and autocast: under autocast, weights are float32 already; choose dtype float32, "
+            f"or {way_out}"
+        )
+    if lora is not None:
+        raise InputError(
+            f"master weights and lora {lora}: adapters of 16-bit weights are float32 already; {way_out}"
+        )

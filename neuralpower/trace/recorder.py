@@ -31,11 +31,11 @@ from neuralpower.layers.base import of_real
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
-from neuralpower.layers.tensors import check_output, common_dtype
+from neuralpower.layers.tensors import check_output, common_dtype, tensors_in
 from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
-from neuralpower.networks.call_cache import key_of, tensors_in
+from neuralpower.networks.call_cache import key_of
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device

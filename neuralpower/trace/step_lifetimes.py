@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.fake_sparse import is_sparse
 from neuralpower.trace.higher_order import differentiated, not_compiled
-from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Storage
+from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, StepLifetimes, Storage
 from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
@@ -34,20 +34,6 @@ from neuralpower.trace.step_recorder import StepRecorder
 from neuralpower.trace.step_settings import Optimizers, StepSettings, recipe_of
 from neuralpower.trace.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of
-
-
-class StepLifetimes(NamedTuple):
-    """Lifetimes of memory in the first training step, in operator calls, and its parts' ends."""
-
-    storages: tuple[Storage, ...]
-    passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
-    end: int
-    compiler: bool  # whether torch's compiler comes with the step
-    blocks: tuple[
-        tuple[str, int], ...
-    ] = ()  # (path, operator calls before it) of repeated blocks, as they run
-    products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
-    note: str = ""  # why the step is not compiled as asked
 
 
 def training_lifetimes(

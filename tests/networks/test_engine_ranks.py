@@ -16,7 +16,8 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, Sharding
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Question
 

@@ -21,7 +21,8 @@ from neuralpower.prediction.compose import composed, question_of
 from neuralpower.prediction.parallel import one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval, Row
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 

@@ -17,7 +17,8 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.prediction.memory.peak import forward_memory
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.routing import Routing

@@ -19,7 +19,8 @@ from neuralpower.layers.rows import to_row
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Generating, asked_of
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.question import Question
 from neuralpower.trace.ragged import UNPADDED
 from neuralpower.trace.records import Trace

@@ -25,7 +25,8 @@ from neuralpower.networks.running import META
 from neuralpower.platforms import CPU, platform_named
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.dataflow import Dataflow
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import RUNS, Question, checked_run, usual_run
 from neuralpower.trace.records import LayerCall, Task, Trace

@@ -32,7 +32,8 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.recipe import MOST_MICRO_BATCHES, TRAINING
 
 RANKED = ("throughput", "latency", "cost")
