@@ -22,7 +22,8 @@ from neuralpower.errors import InputError
 
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
-MOST_BYTES = 32 * 2**20  # of all answers; the least recently used ones go first
+ANSWERS, TRACES = "answers", "traces"  # folders of what is kept
+MOST_BYTES = 32 * 2**20  # in each of them; the least recently used go first
 SCHEMA = 2
 NAME = re.compile(r"[0-9a-f]{40}\.json|\.[0-9a-f]{40}\.\d+\.new")
 
@@ -70,10 +71,10 @@ def stamps_of(folder: Path, endings: tuple[str, ...]) -> list[tuple[str, int, in
     return stamps
 
 
-def recall(folder: Path, key: str) -> dict[str, Any] | None:
+def recall(folder: Path, key: str, sort: str = ANSWERS) -> dict[str, Any] | None:
     """The answer of that key; None where there is none, none that can be read, or another user's."""
     try:
-        data = _read(_place(folder, key))
+        data = _read(_place(folder, key, sort))
         if data["schema"] != SCHEMA or data["key"] != key or not isinstance(data["answer"], dict):
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -82,9 +83,9 @@ def recall(folder: Path, key: str) -> dict[str, Any] | None:
     return answer
 
 
-def keep(folder: Path, key: str, answer: dict[str, Any]) -> None:
+def keep(folder: Path, key: str, answer: dict[str, Any], sort: str = ANSWERS) -> None:
     """Write an answer, whole or not at all; not kept where the disk refuses or a stranger's file lies."""
-    file = _place(folder, key)
+    file = _place(folder, key, sort)
     new = file.with_name(f".{key}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
         for place in (folder, file.parent):  # `parents` would make the first one readable by all
@@ -121,8 +122,8 @@ def _is_own(status: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
 
 
-def _place(folder: Path, key: str) -> Path:
-    return folder / "answers" / f"{key}.json"
+def _place(folder: Path, key: str, sort: str) -> Path:
+    return folder / sort / f"{key}.json"
 
 
 def _prune(folder: Path) -> None:

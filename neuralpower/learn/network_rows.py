@@ -215,7 +215,7 @@ def traced(
     import torch
 
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.input_request import InputRequest
     from neuralpower.networks.passes import Pass
     from neuralpower.networks.phases import Phase
     from neuralpower.networks.requests import asked_of

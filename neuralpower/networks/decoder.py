@@ -23,7 +23,8 @@ from neuralpower.layers.call import Call
 from neuralpower.networks.arguments import text, transformers_inputs
 from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.caches import CACHES, GROWING, Again, cache_bytes, grow, layers_of, shapes_of
-from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs
+from neuralpower.networks.input_request import TOKENS, InputRequest
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, STEP, Phase, Step, mean_length
 from neuralpower.networks.promised_values import tensors_within, without_values

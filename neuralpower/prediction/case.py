@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.requests import Asked
-from neuralpower.networks.source import Source
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
@@ -21,10 +20,13 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import follow
-from neuralpower.trace.followed import Followed, Grown
+from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
+
+if TYPE_CHECKING:
+    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.source import Source
 
 
 def predict_request(
@@ -58,16 +60,35 @@ def predict(
         PredictorError: the predictor was not trained on the dtype or phase.
         InputError, ModelError: as `follow`.
     """
+    from neuralpower.trace.follow import follow
+
     check(predictor, question)
     question = with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
     found = follow(asked, question if question.layout.alone else one_micro_batch(question))
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
-        modules = module_shapes(found.asked.prefill.module, found.work)
+        modules = module_shapes(Outline.of(found.asked.prefill.module), found.work)
         prediction, trace = replace(prediction, modules=modules), found.prefill
     else:
         prediction, trace = _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
     return _with_room(prediction, predictor, margin), trace
+
+
+def priced(
+    recorded: Recorded,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
+) -> Prediction:
+    """The prediction of a pass that was recorded before, on one device; raises as `predict`."""
+    check(predictor, question)
+    question = with_weights(question, recorded.asked.weights, predictor, recorded.asked.module)
+    found = worked(recorded, question)
+    prediction = _predict_pass(found, predictor, question, model=model, seen=seen)
+    return _with_room(prediction, predictor, margin)
 
 
 def _predict_pass(
@@ -81,7 +102,8 @@ def _predict_pass(
         prediction = predict_layout(found, predictor, question, model=model)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
-    prediction = replace(prediction, modules=module_shapes(one.module, found.work))
+    outline = found.outline or Outline.of(one.module)
+    prediction = replace(prediction, modules=module_shapes(outline, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
         drawn = () if question.layout.alone else lanes(found, predictor, question)

@@ -276,7 +276,7 @@ def phase_in(options: Given) -> Phase:
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
-    phase.applied(InputRequest(seq_len=options.get("seq_len")))  # refuses two lengths
+    phase.check_length(options.get("seq_len"))
     batch, count = options.get("batch_size"), len(given.get("lengths", ()))
     if phase.name == STEP and batch is not None:
         raise InputError(

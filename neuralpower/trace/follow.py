@@ -17,9 +17,8 @@ from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
-from neuralpower.trace.followed import Followed, Grown
+from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
@@ -43,23 +42,30 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
 
 def work_of(one: Pass, question: Question) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return _worked(one, _recorded(one, question), question)
+    return _stepped(one, applied(_of_calls(one, question), question), question)
 
 
-def _worked(one: Pass, found: Trace, question: Question) -> Trace:
-    """The tasks of what was recorded of a pass."""
-    work = applied(found, question)
+def _stepped(one: Pass, work: Trace, question: Question) -> Trace:
+    """The tasks of a pass; of an engine's step by those of its prompt and of requests that get a token."""
     if one.step is None:
         return work
     return stepped(work, None if one.decodes is None else work_of(one.decodes, question), one.step)
 
 
 def _pass(one: Pass, question: Question) -> Followed:
-    """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
+    """One pass or step, with the requests of a step that get a token."""
+    found = worked(record(one, question), question)
+    return replace(found, work=_stepped(one, found.work, question))
+
+
+def record(one: Pass, question: Question) -> Recorded:
+    """Follow one pass or step; one that asks for values has no lifetimes, and a note that says so.
+
+    Raises as `follow`.
+    """
     found = _recorded(one, question)
     idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
     notes = [note for note in (one.inputs.note, idle) if note]
-    work = _worked(one, found, question)
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -74,11 +80,9 @@ def _pass(one: Pass, question: Question) -> Followed:
         try:
             lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
             notes += [lifetimes.note] if lifetimes.note else []
-            if question.weights is not None:
-                lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
-    return Followed(one, found, work, lifetimes, tuple(notes))
+    return Recorded(one, found, Outline.of(one.module), lifetimes, tuple(notes))
 
 
 def frozen(module: nn.Module) -> list[str]:
@@ -92,9 +96,9 @@ def frozen(module: nn.Module) -> list[str]:
 
 def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
-    prefill = _recorded(asked.prefill, question)
+    prefill = _of_calls(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked, partial(_recorded, question=question), first, last)
+    growing = Growing(asked, partial(_of_calls, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -112,15 +116,19 @@ def _generation(asked: Generating, question: Question) -> Grown:
     )
 
 
+def _of_calls(one: Pass, question: Question) -> Trace:
+    """The trace of a pass after the passes that change calls: between two steps, what follows is a line."""
+    return applied(_recorded(one, question), question, OF_CALLS)
+
+
 def _recorded(one: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
-    The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
     if one.longer is not None:
-        shorter = _recorded(replace(one, longer=None), question)
-        return each_length(shorter, _recorded(one.longer, question), one)
+        shorter = _of_calls(replace(one, longer=None), question)
+        return each_length(shorter, _of_calls(one.longer, question), one)
     inputs = one.inputs
     try:
         with cast_rules(question.platform):
@@ -136,8 +144,7 @@ def _recorded(one: Pass, question: Question) -> Trace:
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes
-    found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
-    return applied(found, question, OF_CALLS)
+    return replace(found, about=shape_of(one), granted=(*found.granted, *said))
 
 
 def shape_of(one: Pass) -> PassShape:

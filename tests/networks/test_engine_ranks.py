@@ -12,7 +12,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, Sharding

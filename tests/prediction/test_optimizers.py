@@ -17,7 +17,7 @@ import neuralpower
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.adapters import Lora, with_adapters, with_lora
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named

@@ -12,7 +12,7 @@ import pytest
 from neuralpower.api.loaded import load
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import TRAINING as TO_TRAIN

@@ -31,6 +31,7 @@ from neuralpower.networks.sources.base import (
     Given,
     ModelSource,
     grammar,
+    known_type,
     model_source,
     published_dtype,
     recognised,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
-    from neuralpower.networks.inputs import InputRequest, Inputs
+    from neuralpower.networks.input_request import InputRequest
+    from neuralpower.networks.inputs import Inputs
     from neuralpower.networks.source import Source
 
 for _module in pkgutil.iter_modules(__path__):
@@ -93,8 +95,10 @@ def _unnamed(given: Given) -> ModelError:
 
 def __getattr__(name: str) -> Any:
     """Lazy names for callers of `resolve`: they import torch, which the list of sources does not need."""
-    if name in ("InputRequest", "Inputs"):
-        return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
+    if name == "InputRequest":
+        return importlib.import_module("neuralpower.networks.input_request").InputRequest
+    if name == "Inputs":
+        return importlib.import_module("neuralpower.networks.inputs").Inputs
     if name == "Source":
         return importlib.import_module("neuralpower.networks.source").Source
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -109,6 +113,7 @@ __all__ = [
     "Source",
     "check_known",
     "grammar",
+    "known_type",
     "model_source",
     "published_dtype",
     "resolve",

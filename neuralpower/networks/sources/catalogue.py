@@ -31,6 +31,7 @@ def dtype_of(given: Given) -> str:
     runs_code=False,
     dtype=dtype_of,
     check=lambda given: find_entry(given.location),
+    model_type=lambda given: find_entry(given.location).config.get("model_type"),
 )
 def listed(given: Given) -> Source:
     """A network of transformers, by the fields of its published configuration."""

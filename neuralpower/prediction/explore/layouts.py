@@ -21,7 +21,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.remembering import remembering
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.shortened import blocks_in, shortened
 from neuralpower.prediction.case import device_memory
