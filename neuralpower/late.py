@@ -1,4 +1,4 @@
-"""torch and its parts, imported once something of them is used: the price of a kept trace needs none of it."""
+"""torch and its parts, imported once something of them is used: pricing a kept trace needs none of it."""
 
 from __future__ import annotations
 

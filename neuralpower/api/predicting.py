@@ -44,9 +44,7 @@ def predicted(
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
     recorded = None if kept is None or facts is None else kept.recorded(request, question)
     if recorded is not None and facts is not None:
-        found = priced(
-            recorded, predictor, question, model=facts["name"], margin=request.margin, seen=seen
-        )
+        found = priced(recorded, predictor, question, model=facts["name"], margin=request.margin, seen=seen)
     else:
         found = _followed(predictor, inputs, options, request, question, kept, seen)
     check_coverage(found, share, "min_coverage")
@@ -72,7 +70,10 @@ def _followed(
     how: dict[str, Any] = {"model": str(source.name), "margin": request.margin, "seen": seen}
 
     def answered(inputs: Any) -> Prediction:
-        given: dict[str, Any] = {"batch_size": options.get("batch_size"), "checked": options.get("dtype") is not None}
+        given: dict[str, Any] = {
+            "batch_size": options.get("batch_size"),
+            "checked": options.get("dtype") is not None,
+        }
         asked = (
             request.asked(source, question.run)
             if inputs is None

@@ -31,7 +31,8 @@ from neuralpower.layers.traits import Traits
 from neuralpower.layers.views import bytes_terms, seconds_terms
 
 FUNCTIONS = """
-    sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean std_mean
+    sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean
+    std_mean
 """.split()
 NORMS = ("linalg_vector_norm", "norm")
 SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")

@@ -71,7 +71,11 @@ def dtype_name(tensor: Tensor) -> str:
 
 def common_dtype(*values: Any) -> str:
     """The type that stands for a call with these operands and results: the first float, else the first."""
-    names = [name for t in torch.utils._pytree.tree_iter(values) if isinstance(t, Tensor) and (name := dtype_name(t))]
+    names = [
+        name
+        for t in torch.utils._pytree.tree_iter(values)
+        if isinstance(t, Tensor) and (name := dtype_name(t))
+    ]
     return next((name for name in names if name in FLOATING), names[0] if names else "float32")
 
 

@@ -218,8 +218,7 @@ class Phase:
         """Raise InputError for a length of texts where the phase has another one."""
         if self.prompt is not None and seq_len not in (None, self.prompt):
             raise InputError(
-                f"--prompt {self.prompt} and --seq-len {seq_len} both are the prompt's length; "
-                "leave one out"
+                f"--prompt {self.prompt} and --seq-len {seq_len} both are the prompt's length; leave one out"
             )
         if self.lengths is not None and seq_len is not None:
             raise InputError(f"--seq-len {seq_len} and --lengths both say how long texts are; leave one out")

@@ -29,7 +29,9 @@ class Known:
     parameter in a type of its own. Both describe the step's traffic; the memory follows from the class.
     """
 
-    make: str | Callable[..., torch.optim.Optimizer]  # a class of torch.optim or of `modelled`, or what makes it
+    make: (
+        str | Callable[..., torch.optim.Optimizer]
+    )  # a class of torch.optim or of `modelled`, or what makes it
     states: float
     ways: tuple[str, ...] = (LOOP, FOREACH)
     state_bytes: float = 0.0

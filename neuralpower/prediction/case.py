@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.phases import GENERATE, STEP
+from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
@@ -41,6 +43,51 @@ def predict_request(
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
     asked = request.asked(source, run)
     return predict(asked, predictor, question, model=request.called, margin=request.margin, seen=seen)
+
+
+class Recordings:
+    """Predictions of one request for several devices, each pass of which is followed once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._known: dict[Any, Recorded] = {}
+        self.traces = 0
+
+    def predict(self, predictor: Predictor) -> Prediction:
+        """That for a device; raises as `predict_request`."""
+        request = self.request
+        question = request.question(predictor.platform, knows=predictor.knows)
+        key = devices_part(request, question)
+        if key is None:
+            self.traces += 1
+            return predict_request(request, predictor)[0]
+        request.check_masters()
+        check(predictor, question)
+        if str(key) not in self._known:
+            from neuralpower.trace.follow import record
+
+            asked: Any = request.asked(request.source(), question.run)
+            self.traces += 1
+            self._known[str(key)] = record(asked, question)
+        recorded = self._known[str(key)]
+        return priced(recorded, predictor, question, model=request.called, margin=request.margin)
+
+
+def devices_part(request: Request, question: Question) -> list[Any] | None:
+    """What of a device a recorded pass depends on: its family, in a step its platform and how it runs.
+
+    None where a pass is not recorded alone: several traces, several devices, a step of quantised weights.
+    """
+    phase = request.phase
+    several = phase.name in (GENERATE, STEP) or phase.lengths is not None or not request.layout.alone
+    if several or request.plan is not None or request.engine is not None:
+        return None
+    family = [question.platform.family == CPU.family]
+    if question.phase == FORWARD:
+        return family
+    if question.weights is not None:
+        return None
+    return [*family, question.platform.name, question.run, repr(question.recipe)]
 
 
 def predict(

@@ -1,7 +1,7 @@
 """Traces of named networks that are kept on the disk, so that another device is answered without torch.
 
-What a pass depends on stands in its key: the model with its files, versions, sizes, types, phase and training.
-The device does not, but for its family, whose automatic casts differ; of a step, for its platform.
+The key of a pass holds the model with its files, versions, sizes, types, phase and how it is trained. It does
+not hold the device, but for its family, whose automatic casts differ, and for a step its platform.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.files.cache import TRACES, cache_folder, keep, key_of, recall
-from neuralpower.layers.base import FORWARD
-from neuralpower.networks.phases import GENERATE, STEP
 from neuralpower.networks.sameness import is_current, loaded, network_of
-from neuralpower.platforms import CPU
+from neuralpower.prediction.case import devices_part
 from neuralpower.prediction.request import Request
 from neuralpower.trace.followed import Recorded
 from neuralpower.trace.kept import packed, unpacked
@@ -72,15 +70,9 @@ class KeptNetwork:
 
     def _key(self, request: Request, question: Question) -> str | None:
         """The key of a pass; None for one that takes more than one trace, or its network."""
-        phase = request.phase
-        several = phase.name in (GENERATE, STEP) or phase.lengths is not None or not request.layout.alone
-        if several or request.plan is not None or request.engine is not None:
+        device = devices_part(request, question)
+        if device is None:
             return None
         sizes = {name: value for name, value in request.options.items() if name not in PRICED}
-        device: list[Any] = [question.platform.family == CPU.family]
-        if question.phase != FORWARD:
-            if question.weights is not None:
-                return None
-            device += [question.platform.name, question.run, repr(question.recipe)]
-        how = (sizes, request.input_shape, repr(request.routing), repr(phase), device)
+        how = (sizes, request.input_shape, repr(request.routing), repr(request.phase), device)
         return key_of({**self.question, "pass": repr(how)})

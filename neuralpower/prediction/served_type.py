@@ -8,7 +8,8 @@ from typing import Any
 from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.sources import known_type, resolve
+from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources.catalogue import known_type
 from neuralpower.prediction.memory.engines import ENGINES
 from neuralpower.prediction.memory.engines.served_dtype import (
     FULL,

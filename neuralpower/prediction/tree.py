@@ -77,7 +77,9 @@ def module_shapes(outline: Outline, trace: Trace) -> tuple[ModuleShape, ...]:
     held = {storage.name: storage.bytes for storage in trace.storages if storage.name}
     parameters, sizes = dict.fromkeys(seen, 0), dict.fromkeys(seen, 0)
     for weight in trace.weights:
-        parameters[weight.module] = parameters.get(weight.module, 0) + weight.numbers * (weight.name in outline.parameters)
+        parameters[weight.module] = parameters.get(weight.module, 0) + weight.numbers * (
+            weight.name in outline.parameters
+        )
         sizes[weight.module] = sizes.get(weight.module, 0) + held.get(weight.name, weight.bytes)
     found = []
     for path, kind, leaf in outline.modules:

@@ -44,7 +44,9 @@ def packed(recorded: Recorded) -> dict[str, Any] | None:
         "lifetimes": _plain(recorded.lifetimes, layers),
         "notes": [*recorded.notes],
     }
-    whole["layers"] = [[_name(type(one)), *(getattr(one, n) for n in field_names(type(one)))] for one in layers]
+    whole["layers"] = [
+        [_name(type(one)), *(getattr(one, n) for n in field_names(type(one)))] for one in layers
+    ]
     text = json.dumps(whole, separators=(",", ":")).encode()
     return {"packed": base64.b64encode(zlib.compress(text, 1)).decode()}
 

@@ -132,7 +132,9 @@ def default_loss(output: Any) -> Tensor:
     if isinstance(own, Tensor):
         return own
     known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
-    for value in torch.utils._pytree.tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
+    for value in torch.utils._pytree.tree_iter(
+        output if known else [getattr(output, one.name) for one in fields(output)]
+    ):
         traced = torch.is_inference_mode_enabled()  # without gradients
         if isinstance(value, Tensor) and value.is_floating_point() and (value.requires_grad or traced):
             return value.float().square().mean()

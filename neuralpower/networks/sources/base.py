@@ -80,7 +80,6 @@ class ModelSource:
     make: Make
     dtype: Callable[[Given], str | None]
     check: Callable[[Given], object]
-    model_type: Callable[[Given], str | None]
 
 
 SOURCES: list[ModelSource] = []
@@ -96,7 +95,6 @@ def model_source(
     runs_code: bool = True,
     dtype: Callable[[Given], str | None] = lambda given: None,
     check: Callable[[Given], object] = lambda given: None,
-    model_type: Callable[[Given], str | None] = lambda given: None,
 ) -> Callable[[Make], Make]:
     """A decorator that registers a function that makes the `Source` of a MODEL.
 
@@ -108,7 +106,6 @@ def model_source(
         runs_code: whether a model of it runs others' code, so that a file of data may not name it (trust.py).
         dtype: the type in which a model was published, which is then the usual one; None where none is said.
         check: raises ModelError for a name that cannot be; it imports no torch, and may let others pass.
-        model_type: the word of transformers for its architecture, where it is known without building it.
 
     Raises:
         ValueError: the prefix is taken.
@@ -117,9 +114,7 @@ def model_source(
         raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
 
     def register(make: Make) -> Make:
-        SOURCES.append(
-            ModelSource(written, place, prefix, recognises, runs_code, make, dtype, check, model_type)
-        )
+        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make, dtype, check))
         SOURCES.sort(key=lambda source: (source.place, source.prefix))
         return make
 
@@ -138,13 +133,6 @@ def published_dtype(model: Any) -> str | None:
     given = Given(model)
     source = None if given.is_text and not given.text.strip() else recognised(given)
     return None if source is None else source.dtype(given)
-
-
-def known_type(model: Any) -> str | None:
-    """The word of transformers for a model's architecture, where it is known without building it."""
-    given = Given(model)
-    source = recognised(given) if given.is_text and given.text.strip() and not given.overrides else None
-    return None if source is None else source.model_type(given)
 
 
 def grammar() -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.networks.catalogue import find_entry, named, near
 from neuralpower.networks.config_dtype import dtype_in
-from neuralpower.networks.sources.base import Given, model_source
+from neuralpower.networks.sources.base import Given, model_source, recognised
 
 if TYPE_CHECKING:
     from neuralpower.networks.source import Source
@@ -24,6 +24,16 @@ def dtype_of(given: Given) -> str:
     return dtype_in({"dtype": entry.dtype}, given.overrides) or entry.dtype
 
 
+def known_type(model: Any) -> str | None:
+    """The word of transformers for the architecture of a model of the catalogue; None for others."""
+    given = Given(model)
+    source = recognised(given) if given.is_text and given.text.strip() else None
+    if source is None or source.make is not listed:
+        return None
+    found = given.overrides.get("model_type", find_entry(given.location).config.get("model_type"))
+    return found if isinstance(found, str) else None
+
+
 @model_source(
     "a name of `neuralpower models`",
     place=11,
@@ -31,7 +41,6 @@ def dtype_of(given: Given) -> str:
     runs_code=False,
     dtype=dtype_of,
     check=lambda given: find_entry(given.location),
-    model_type=lambda given: find_entry(given.location).config.get("model_type"),
 )
 def listed(given: Given) -> Source:
     """A network of transformers, by the fields of its published configuration."""
