@@ -45,17 +45,17 @@ def answer(*words: str) -> dict[str, Any]:
 def test_another_device_is_answered_as_without_the_cache(
     question: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = answer(*question, "--device", "t4", "--no-cache")
+    new = answer(*question, "--device", "l40s", "--no-cache")
     monkeypatch.setenv(SWITCH, str(tmp_path))
     answer(*question, "--device", "h100")
     monkeypatch.setattr(follow, "record", None)  # which nothing calls
-    assert answer(*question, "--device", "t4") == new
+    assert answer(*question, "--device", "l40s") == new
 
 
 def test_a_kept_trace_is_priced_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, str(tmp_path))
     answer(*QUESTIONS[3], "--device", "h100")
-    command = [sys.executable, "-c", PROGRAM, *QUESTIONS[3], "--device", "t4"]
+    command = [sys.executable, "-c", PROGRAM, *QUESTIONS[3], "--device", "l40s"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.split()[-1] == "False"
