@@ -25,6 +25,8 @@ OFF = ("", "0", "off", "no", "false")
 ANSWERS, TRACES = "answers", "traces"  # folders of what is kept
 MOST_BYTES = 32 * 2**20  # in each of them; the least recently used go first
 SCHEMA = 2
+# Windows has neither links to follow here nor users' numbers: a profile's folder is its user's alone.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 NAME = re.compile(r"[0-9a-f]{40}\.json|\.[0-9a-f]{40}\.\d+\.new")
 
 
@@ -109,17 +111,17 @@ def _read(file: Path) -> Any:
 
     A pipe is not waited for, and no link is followed.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(file, os.O_RDONLY | NO_LINK)
     with os.fdopen(descriptor, "rb") as entry:
         if not _is_own(os.fstat(descriptor), stat.S_IFREG) or not _is_own(file.parent.lstat(), stat.S_IFDIR):
             raise OSError(errno.EPERM, "another user's, or no file")
-        os.utime(descriptor)
+        os.utime(file if os.name == "nt" else descriptor)
         return json.loads(entry.read())
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
     """Whether something is of a kind, and belongs to this user."""
-    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
+    return stat.S_IFMT(status.st_mode) == kind and (os.name == "nt" or status.st_uid == os.geteuid())
 
 
 def _place(folder: Path, key: str, sort: str) -> Path:
