@@ -120,6 +120,25 @@ def test_an_exported_network_costs_what_the_network_costs(tmp_path: Path, name: 
     assert not of_file.unmodelled
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("both", [False, True])
+def test_recurrent_layers_one_after_the_other_are_one_call(kind: Any, both: bool, tmp_path: Path) -> None:
+    model, x, file = kind(8, 16, num_layers=3, bidirectional=both), torch.randn(5, 2, 8), tmp_path / "x.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter
+        logging.disable(logging.CRITICAL)
+        try:
+            torch.onnx.export(model.eval(), (x,), file, opset_version=18, dynamo=True, verbose=False)
+        finally:
+            logging.disable(logging.NOTSET)
+    of_module = neuralpower.predict(model, (x,), device="h100", run="compile")
+    of_file = neuralpower.predict(str(file), device="h100", run="compile")
+    assert of_file.runtime_s.value == pytest.approx(of_module.runtime_s.value, rel=0.05)
+    assert [row.layer for row in of_file.rows if row.kind == "recurrent"] == [
+        row.layer for row in of_module.rows if row.kind == "recurrent"
+    ]
+
+
 @pytest.mark.parametrize("name", ["attention", "images", "convolutions"])
 def test_the_file_computes_what_the_network_computes(tmp_path: Path, name: str) -> None:
     model, x, file = exported(name, tmp_path, 18)

@@ -50,9 +50,7 @@ class OnnxModule(nn.Module):
         besides = {
             name
             for node in graph.nodes
-            for name in node.inputs[
-                node.attributes.get("states", NO_WEIGHTS.get(node.op, MOST_INPUTS)) :
-            ]
+            for name in node.inputs[node.attributes.get("states", NO_WEIGHTS.get(node.op, MOST_INPUTS)) :]
         }
         for weight in graph.weights:
             self._hold(weight, weight.name in besides)

@@ -537,8 +537,8 @@ def _stacked(call: Call, x: Tensor, *more: Given) -> Any:
             if bias is not None:
                 weights += [bias[way, : gates * size], bias[way, gates * size :]]
     given = more[place:]
-    first, cells = given[: len(layers)], given[len(layers) :]
-    states = [_first_states(x, one, ways, size) for one in (first, cells)]
+    several = (given[: len(layers)], given[len(layers) :])[: 2 if kind == "lstm" else 1]
+    states = [_first_states(x, one, ways, size) for one in several]
     settings = (layers[0][2] is not None, len(layers), 0.0, False, ways == 2, False)
     hidden: Any = states if kind == "lstm" else states[0]
     y, *last = getattr(torch, kind)(x, hidden, weights, *settings)
@@ -546,12 +546,10 @@ def _stacked(call: Call, x: Tensor, *more: Given) -> Any:
 
 
 def _first_states(x: Tensor, given: Sequence[Given], ways: int, size: int) -> Tensor:
-    """The states of all layers: zeros, if one constant is that of each."""
-    if any(one is None or one is not given[0] for one in given):
-        known = [x.new_zeros(ways, x.shape[1], size) if one is None else one for one in given]
-        if any(one is not None for one in given):
-            return torch.cat(known)
-    return x.new_zeros(len(given) * ways, x.shape[1], size)
+    """The states of all layers: zeros where none are given, or one constant is that of each."""
+    if all(one is given[0] for one in given):
+        return x.new_zeros(len(given) * ways, x.shape[1], size)
+    return torch.cat([x.new_zeros(ways, x.shape[1], size) if one is None else one for one in given])
 
 
 def _dropout(call: Call, x: Tensor, *_more: Given) -> Any:

@@ -243,7 +243,9 @@ def _next(view: _View, node: Node) -> Node | None:
         taker.attributes.get(name) == node.attributes.get(name) for name in ("hidden_size", "direction")
     )
     plain = not (node.attributes.get("layout", 0) or taker.attributes.get("layout", 0))
-    return taker if like and plain and node.attributes.get("direction") not in ("reverse", b"reverse") else None
+    return (
+        taker if like and plain and node.attributes.get("direction") not in ("reverse", b"reverse") else None
+    )
 
 
 RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention, _stacked)
