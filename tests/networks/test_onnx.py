@@ -120,6 +120,17 @@ def test_an_exported_network_costs_what_the_network_costs(tmp_path: Path, name: 
     assert not of_file.unmodelled
 
 
+def test_vectors_that_an_exporter_has_joined_are_parameters_of_their_own(tmp_path: Path) -> None:
+    helper, array = onnx.helper, onnx.numpy_helper.from_array
+    held = [array(np.eye(8, dtype="float32"), "w"), array(np.zeros(8, dtype="float32"), "b")]
+    nodes = [helper.make_node("Gemm", [a, "w", "b"], [b]) for a, b in ("xy", "yz")]
+    x, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 8]) for name in ("x", "z"))
+    graph, opset = helper.make_graph(nodes, "two", [x], [z], held), helper.make_opsetid("", 18)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), tmp_path / "two.onnx")
+    found = neuralpower.predict(str(tmp_path / "two.onnx"), device="h100")
+    assert found.parameters == 64 + 2 * 8, "the matrix is used twice, as one"
+
+
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("both", [False, True])
 def test_recurrent_layers_one_after_the_other_are_one_call(kind: Any, both: bool, tmp_path: Path) -> None:

@@ -529,11 +529,11 @@ def _stacked(call: Call, x: Tensor, *more: Given) -> Any:
     kind, gates = {"GRU": ("gru", 3), "LSTM": ("lstm", 4), "RNN": ("rnn_tanh", 1)}[call.get("of")]
     size, place = call.get("hidden_size"), call.get("states") - 1
     layers = [more[i : i + OF_LAYER] for i in range(0, place, OF_LAYER)]
-    ways = layers[0][0].shape[0]  # type: ignore[union-attr]
+    ways = layers[0][0].shape[0]
     weights: list[Any] = []
     for w, r, bias, _lengths in layers:
         for way in range(ways):
-            weights += [w[way], r[way]]  # type: ignore[index]
+            weights += [w[way], r[way]]
             if bias is not None:
                 weights += [bias[way, : gates * size], bias[way, gates * size :]]
     given = more[place:]

@@ -17,12 +17,21 @@ from neuralpower.networks.onnx_files.reading import Graph, Node, Weight
 FUSED_ATTENTION = "(attention)"  # an operator of `operators.OPERATORS` that no file has
 STACKED = "(stacked)"  # another: recurrent layers one after the other, which torch runs in one call
 RECURRENT = ("GRU", "LSTM", "RNN")
+# Operators that take vectors which training changes: each has its own, also where an exporter has joined
+# equal ones, such as the zero biases of a network that was not trained.
+TAKING_VECTORS = frozenset(
+    """
+    Add BatchNormalization Conv ConvTranspose Gemm GroupNormalization InstanceNormalization
+    LayerNormalization Mul PRelu
+    """.split()
+)
 OF_LAYER = 4  # inputs that a layer of these has besides x and its states
 NEAR = 1e-3  # of a constant
 
 
 def put_together(graph: Graph) -> Graph:
     """The graph with the nodes of RULES, and without those that nothing needs any more."""
+    graph = _with_own_vectors(graph)
     view = _View.of(graph)
     changed: dict[str, Node] = {}
     for node in graph.nodes:
@@ -34,6 +43,25 @@ def put_together(graph: Graph) -> Graph:
     inner = {name for made in changed.values() for name in made.attributes.get("instead", ())}
     nodes = [changed.get(one.outputs[0], one) for one in graph.nodes if one.outputs[0] not in inner]
     return replace(graph, nodes=tuple(_needed(nodes, graph.outputs)))
+
+
+def _with_own_vectors(graph: Graph) -> Graph:
+    """The graph with a vector for each node of TAKING_VECTORS that takes a joined one."""
+    floating = [one for one in graph.weights if "float" in one.dtype]
+    vectors = {one.name: one for one in floating if len(one.sizes) == 1 and one.sizes[0] > 1}
+    taken: set[str] = set()
+    nodes, more = list[Node](), list[Weight]()
+    for node in graph.nodes:
+        names = list(node.inputs)
+        for place, name in enumerate(names):
+            if name not in vectors or node.op not in TAKING_VECTORS:
+                continue
+            if name in taken:
+                names[place] = f"{name}#{len(more)}"
+                more.append(replace(vectors[name], name=names[place]))
+            taken.add(name)
+        nodes.append(replace(node, inputs=tuple(names)))
+    return replace(graph, nodes=tuple(nodes), weights=(*graph.weights, *more)) if more else graph
 
 
 def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> list[Node]:
