@@ -34,13 +34,13 @@ class KeptNetwork:
 
     @classmethod
     def of(cls, model: Any) -> KeptNetwork | None:
-        """That of a name; None where nothing is kept: switched off, code, or fetched."""
+        """The network of a name; None where nothing is kept: switched off, code, or fetched."""
         folder = cache_folder() if isinstance(model, str) else None
         question = None if folder is None else network_of(model)
         return None if folder is None or question is None else cls(folder, question)
 
     def facts(self, shape: Any) -> dict[str, Any] | None:
-        """Its name, and the batch size of inputs that are not asked for; None where they are not kept."""
+        """Its name, and the batch size that its inputs have by default; None where they are not kept."""
         found = recall(self.folder, self._facts_key(shape), TRACES)
         return found if found is not None and is_current(found) else None
 

@@ -29,7 +29,7 @@ class Outline:
 
     @classmethod
     def of(cls, module: nn.Module) -> Outline:
-        """That of a module."""
+        """The outline of a module."""
         floating = (p.element_size() for p in module.parameters() if p.is_floating_point())
         return cls(
             tuple(

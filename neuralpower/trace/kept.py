@@ -91,7 +91,7 @@ def _layer(kind: str, *values: Any) -> Layer:
 
 
 def _plain(value: Any, layers: dict[Layer, int]) -> Any:
-    """A value as JSON has it."""
+    """A value in the types of JSON."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Layer):
