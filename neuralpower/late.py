@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late(ModuleType):
-        """A module that is imported with the first name that is asked of it."""
+        """A module that is imported when a name of it is first read."""
 
         def __getattr__(self, name: str) -> Any:
             module = sys.modules.get(self.__name__) or importlib.import_module(self.__name__)
