@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import torch
 from neuralpower.layers import (
     Bytes,
     Call,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.requests import Asked
-from neuralpower.networks.source import Source
+from neuralpower.networks.phases import GENERATE, STEP
+from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
@@ -21,9 +22,13 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
+
+if TYPE_CHECKING:
+    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.source import Source
 
 
 def predict_request(
@@ -38,6 +43,51 @@ def predict_request(
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
     asked = request.asked(source, run)
     return predict(asked, predictor, question, model=request.called, margin=request.margin, seen=seen)
+
+
+class Recordings:
+    """Predictions of one request for several devices, each pass of which is followed once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._known: dict[Any, Recorded] = {}
+        self.traces = 0
+
+    def predict(self, predictor: Predictor) -> Prediction:
+        """That for a device; raises as `predict_request`."""
+        request = self.request
+        question = request.question(predictor.platform, knows=predictor.knows)
+        key = devices_part(request, question)
+        if key is None:
+            self.traces += 1
+            return predict_request(request, predictor)[0]
+        request.check_masters()
+        check(predictor, question)
+        if str(key) not in self._known:
+            from neuralpower.trace.follow import record
+
+            asked: Any = request.asked(request.source(), question.run)
+            self.traces += 1
+            self._known[str(key)] = record(asked, question)
+        recorded = self._known[str(key)]
+        return priced(recorded, predictor, question, model=request.called, margin=request.margin)
+
+
+def devices_part(request: Request, question: Question) -> list[Any] | None:
+    """What of a device a recorded pass depends on: its family, in a step its platform and how it runs.
+
+    None where a pass is not recorded alone: several traces, several devices, a step of quantised weights.
+    """
+    phase = request.phase
+    several = phase.name in (GENERATE, STEP) or phase.lengths is not None or not request.layout.alone
+    if several or request.plan is not None or request.engine is not None:
+        return None
+    family = [question.platform.family == CPU.family]
+    if question.phase == FORWARD:
+        return family
+    if question.weights is not None:
+        return None
+    return [*family, question.platform.name, question.run, repr(question.recipe)]
 
 
 def predict(
@@ -58,7 +108,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     question = served(asked, predictor, question)
-    return priced(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
+    return answered(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
 
 
 def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
@@ -69,10 +119,12 @@ def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
 
 def followed(asked: Asked, question: Question) -> Followed | Grown:
     """What is followed for a question, on one device or several; raises as `follow`."""
+    from neuralpower.trace.follow import follow
+
     return follow(asked, question if question.layout.alone else one_micro_batch(question))
 
 
-def priced(
+def answered(
     found: Followed | Grown,
     predictor: Predictor,
     question: Question,
@@ -84,11 +136,28 @@ def priced(
     """The prediction of what was followed, with its memory next to the device's; `seen` as in `predict`."""
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
-        modules = module_shapes(found.asked.prefill.module, found.work)
+        modules = module_shapes(Outline.of(found.asked.prefill.module), found.work)
         prediction, trace = replace(prediction, modules=modules), found.prefill
     else:
         prediction, trace = _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
     return _with_room(prediction, predictor, margin), trace
+
+
+def priced(
+    recorded: Recorded,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
+) -> Prediction:
+    """The prediction of a pass that was recorded before, on one device; raises as `predict`."""
+    check(predictor, question)
+    question = with_weights(question, recorded.asked.weights, predictor, recorded.asked.module)
+    found = worked(recorded, question)
+    prediction = _predict_pass(found, predictor, question, model=model, seen=seen)
+    return _with_room(prediction, predictor, margin)
 
 
 def _predict_pass(
@@ -102,7 +171,8 @@ def _predict_pass(
         prediction = predict_layout(found, predictor, question, model=model)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
-    prediction = replace(prediction, modules=module_shapes(one.module, found.work))
+    outline = found.outline or Outline.of(one.module)
+    prediction = replace(prediction, modules=module_shapes(outline, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
         drawn = () if question.layout.alone else lanes(found, predictor, question)

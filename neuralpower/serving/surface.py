@@ -37,7 +37,8 @@ from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.by_request import RequestLayer, by_request
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.passes.graph import CAPTURED
 from neuralpower.trace.paths import pattern

@@ -15,7 +15,7 @@ from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PREDICTED, Phase
-from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.case import Recordings
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
 from neuralpower.prediction.explore.sweep import (
@@ -151,13 +151,15 @@ def sweep_phases(
     Raises:
         PredictorError: a predictor was not trained on the dtype or phase.
     """
-    pairs = [(request, predictor) for predictor in predictors for request in requests]
+    recordings = [Recordings(request) for request in requests]
+    pairs = [(one, predictor) for predictor in predictors for one in recordings]
     notes: dict[str, None] = {}
     points = []
-    for request, predictor in counted(pairs, f"tracing {requests[0].called}:"):
+    for recording, predictor in counted(pairs, f"tracing {requests[0].called}:"):
+        request = recording.request
         about = _about(request, predictor)
         try:
-            prediction, _ = predict_request(request, predictor)
+            prediction = recording.predict(predictor)
         except NeuralPowerError as error:
             points.append(SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)}))
             continue
@@ -172,7 +174,8 @@ def sweep_phases(
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     warnings = tuple(doubts(predictors, coverages, trained))
     run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
-    return Sweep(marked, front, len(pairs), (*notes, *best_settings(marked)), warnings, run)
+    traces = sum(one.traces for one in recordings)
+    return Sweep(marked, front, traces, (*notes, *best_settings(marked)), warnings, run)
 
 
 def _about(request: Request, predictor: Predictor) -> dict[str, Any]:

@@ -27,14 +27,14 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.case import followed, priced, served
+from neuralpower.prediction.case import answered, followed, served
 from neuralpower.prediction.explore.phases import memory_figures
 from neuralpower.prediction.footprint import Each, Terms, each_of, made_by
 from neuralpower.prediction.prediction import HOST_BOUND, Prediction
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
-from neuralpower.trace.follow import Followed, Grown
+from neuralpower.trace.followed import Followed, Grown
 
 RATE, ENERGY, PRICE, CARBON = BY = ("tokens/s", "energy", "price", "carbon")
 NEEDS = {PRICE: "--price 2.49/h, or a file of prices", CARBON: "--region DE or --carbon-intensity 350"}
@@ -199,7 +199,7 @@ class _Traces:
                 one = replace(one, steps=tuple(one.steps))
             self.found[key] = one
         how: dict[str, Any] = {"model": request.called, "margin": request.margin}
-        return priced(self.found[key], predictor, question, **how)[0]
+        return answered(self.found[key], predictor, question, **how)[0]
 
     def _asked(self, request: Request, run: str) -> Any:
         """The pass of a request, built once for each dtype and way to run."""
