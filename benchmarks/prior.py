@@ -4,8 +4,8 @@ python -m benchmarks.prior PATH [--traces FILE] [--out FILE] [--held-out]
 
 PATH holds timm/ and served/ (Apache-2.0), neusight/, mlx/ and traces/ (MIT); calls that collect-data measured
 come from this checkout. Without diffusers installed, its networks are left out.
-Families of networks are held out by fifths, then each device. Prints a Markdown table and writes the prior.
-timm must be installed.
+Prints a Markdown table of errors with families of networks held out by fifths, then with each device held
+out, of networks and of calls; or writes the prior. timm must be installed.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def line(name: str, said: Array, measured: Array) -> str:
 
 
 def held_out(networks: Sequence[Observation], names: Sequence[str], calls: Sequence[Observation]) -> None:
-    """Print errors of networks whose families, then whose devices were held out; and of the bare sum."""
+    """Print errors of networks whose families were held out, with the bare sum; then of devices held out."""
     measured = np.array([one.seconds for one in networks])
     devices = np.array([one.device for one in networks])
     begin = np.array([re.sub("[^a-z].*", "", name) for name in names], dtype=object)
@@ -156,14 +156,13 @@ def held_out(networks: Sequence[Observation], names: Sequence[str], calls: Seque
         some = devices == device
         print(line(f"physics alone, {device}", bare[some], measured[some]))
         print(line(f"families, {device}", said[some], measured[some]), flush=True)
-    for device in np.unique(devices):
-        some = devices == device
-        known = [one for one in [*networks, *calls] if one.device != device]
-        asked = [one for one in networks if one.device == device]
-        print(
-            line(f"device, {device}", predicted(asked, laws(prior_of(known), asked)), measured[some]),
-            flush=True,
-        )
+    for name, of in (("device", networks), ("calls on", calls)):
+        for device in dict.fromkeys(one.device for one in of):
+            known = [one for one in [*networks, *calls] if one.device != device]
+            asked = [one for one in of if one.device == device]
+            seconds = np.array([one.seconds for one in asked])
+            said = predicted(asked, laws(prior_of(known), asked))
+            print(line(f"{name} {device}", said, seconds), flush=True)
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:

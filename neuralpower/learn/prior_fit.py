@@ -256,5 +256,8 @@ def predicted(observed: Sequence[Observation], laws: Mapping[str, Law]) -> Array
     for device, index, table in _tables(at):
         each_s[index] = seconds_by_law(table, laws[device])
     return np.array(
-        [one.counts @ each_s[[at[one.device, layer] for layer in one.layers]] for one in observed]
+        [
+            one.counts @ each_s[[at[one.device, layer] for layer in one.layers]] + one.rest_s
+            for one in observed
+        ]
     )

@@ -12,6 +12,7 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer, columns_of
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.base import BACKWARD, GRADIENT
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import laws
 from neuralpower.learn.law_estimates import faded, seconds_by_law
@@ -212,3 +213,22 @@ def test_the_shipped_prior_says_what_it_was_trained_on() -> None:
         for level in (prior.everywhere, *prior.devices.values())
         for factor in level.factors.values()
     )
+
+
+@pytest.mark.parametrize("name", ["a100-pcie-40gb", "v100-pcie-32gb", "p100-pcie-16gb", "t4", "p4"])
+def test_a_large_pass_takes_little_more_than_its_bytes_where_tables_include_the_host(name: str) -> None:
+    spec = find_spec(name)
+    here = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+    for elements in (2**22, 2**26):
+        layer = Elementwise(dtype="float16", function="add", operands=2, elements=elements, broadcast=False)
+        least = sum(layer.bytes()) / here.hardware.memory_bytes_per_s
+        assert seconds(here, layer) < 1.6 * least
+
+
+def test_what_a_host_takes_is_no_part_of_a_factor() -> None:
+    calls = [replace(one, seconds=one.seconds + 1e-3, rest_s=1e-3) for one in observed(law(), 40)]
+    plain = fit_factors(observed(law(), 40), LAUNCH_S)
+    for level, factors in fit_factors(calls, LAUNCH_S).items():
+        for name, value in factors.items():
+            assert value == pytest.approx(plain[level][name], abs=0.02)
+    assert predicted(calls, {SPEC.slug: law()}) == pytest.approx([one.seconds for one in calls])
