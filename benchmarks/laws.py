@@ -34,6 +34,7 @@ from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, pricing
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.choosing import Choice
 from neuralpower.learn.estimates import (
     BY_LAW,
     BY_NETWORKS,
@@ -216,7 +217,7 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
     instead: list[tuple[Any, str, Any]] = [
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
-        (laws, "other_types", lambda *_: ()),
+        (Choice, "_by_bits", lambda self, columns, found: found),
         (laws, "in_more_bits", lambda *_: []),
     ]
     if tiles:

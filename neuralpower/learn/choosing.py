@@ -10,9 +10,10 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import take
 from neuralpower.learn import laws
-from neuralpower.learn.estimates import BASES, BY_LAW, HELD, MEASURED, Estimates
+from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
+from neuralpower.learn.law_estimates import seconds_by_law
 from neuralpower.learn.lookup import EXACT, NOT
-from neuralpower.learn.pricing import Asked, Pricer, joined
+from neuralpower.learn.pricing import SHORTEST_S, Asked, Pricer, joined
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array
 
@@ -36,7 +37,29 @@ class Choice:
         Where none does, the first that knows similar calls estimates them, else a roofline.
         """
         found = self._by_fastest(columns)
-        return found if self.law is None else self._by_bits(columns, found)
+        return found if self.law is None else self._by_bits(columns, self._by_types(columns, found, self.law))
+
+    def _by_types(self, columns: Layer, found: Estimates, law: Law) -> Estimates:
+        """The estimates, where the law knows a type and rows tell of one with fewer bits: these and the rest.
+
+        The rest is by how much the wider type takes longer by the law. What rows say includes launches and
+        waits of the code that runs, of which the law knows the usual ones.
+        """
+        mine, asked = None, found.regressor == BY_LAW
+        for index, other, wider in laws.other_types(columns, law.hardware) if asked.any() else ():
+            if wider:
+                continue
+            mine = self._standing(columns) if mine is None else mine
+            theirs = self._standing(other)
+            told = np.flatnonzero((theirs > mine[index]) & asked[index])
+            rows, narrow = index[told], take(other, told)
+            if len(told):
+                known = self._by_fastest(narrow)
+                more = np.maximum(found.runtime_s[rows] - seconds_by_law(narrow, law), 0)
+                part = known.times(1 + more / np.maximum(known.runtime_s, SHORTEST_S))
+                part = replace(part, basis_code=np.full(len(rows), BASES.index(CARRIED)))
+                found, mine[rows] = found.with_rows(rows, part), theirs[told]
+        return found
 
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.

@@ -54,6 +54,26 @@ def test_without_the_clamps_laws_are_broken() -> None:
     assert {FALLS, NARROW} <= broken
 
 
+@pytest.mark.parametrize("device", ["nvidia-rtx-4090", "nvidia-a40", "amd-instinct-mi350x"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_device_without_rows_needs_hardly_a_clamp(device: str, dtype: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    layers = [drawn(kind, dtype, 5) for kind in KINDS.values() if kind.by_default]
+    with without_clamps():
+        broken = [one for some in layers for one in breaches(predictor, some)]
+    assert len(broken) <= 0.01 * sum(map(len, layers))
+
+
+@pytest.mark.parametrize("device", ["nvidia-a100-sxm4-80gb", "nvidia-b200"])
+def test_a_type_that_no_row_tells_follows_the_rows_of_another(device: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    layers = drawn(Attention, "bfloat16", 8)
+    with without_clamps():
+        narrow = predictor.estimate(layers)
+        wide = predictor.estimate([replace(one, dtype="float32") for one in layers])
+    assert (wide.runtime_s >= narrow.runtime_s).all()
+
+
 @pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s", "nvidia-b200"])
 def test_the_time_of_a_step_runs_straight_along_its_cache(device: str) -> None:
     step = Attention(
@@ -152,7 +172,7 @@ def test_what_a_causal_mask_hides_is_not_needed() -> None:
     assert least(1, 8192, True) == least(1, 8192, False)
 
 
-@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s", "nvidia-rtx-4090"])
+@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s"])
 def test_the_basis_says_which_answers_a_law_holds(device: str) -> None:
     predictor = for_device(find_spec(device)).of_torch()
     layers = [one for name in ("conv3d", "attention", "linear") for one in drawn(KINDS[name], "bfloat16", 20)]

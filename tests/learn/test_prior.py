@@ -19,6 +19,7 @@ from neuralpower.learn.law_estimates import faded, seconds_by_law
 from neuralpower.learn.prior import FEWEST, POWER, STEEPEST, Doubt, Law, Level, Prior, family_of, gentle
 from neuralpower.learn.prior_files import shipped_prior, write_prior
 from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, Observation, fit_factors, predicted
+from tests.layers.made import conv3x3
 
 SPEC = find_spec("nvidia-rtx-4090")
 HARDWARE = SPEC.hardware()
@@ -189,7 +190,29 @@ def test_the_law_is_held_between_its_bounds() -> None:
     columns = columns_of(Linear, [linear(2**14)])
     least, most = laws.least_s(columns, HARDWARE)[0], laws.most_s(columns, HARDWARE)[0]
     assert seconds_by_law(columns, replace(law(), factors={"compute": 5.0}))[0] == most
-    assert seconds_by_law(columns, replace(law(), factors={"compute": -5.0, "memory": -5.0}))[0] == least
+    fastest = replace(law(), factors={"compute": -5.0, "memory": -5.0})  # than any kernel can be
+    plain = replace(law(), factors={})
+    assert seconds_by_law(columns, fastest)[0] == seconds_by_law(columns, plain)[0] >= least
+
+
+def test_on_lanes_a_convolution_takes_as_long_in_any_type() -> None:
+    here = shipped_prior().on(HARDWARE, SPEC.slug, SPEC.chip)
+    narrow, wide, short = (
+        conv3x3(256, 256, batch=64, size=28, groups=256, dtype=dtype)
+        for dtype in ("float16", "float32", "float8_e4m3fn")
+    )
+    compute = [
+        laws.floors(columns, HARDWARE, columns.law.traits(columns))[0][0]
+        for columns in map(row, (narrow, wide, short))
+    ]
+    assert compute[0] == compute[1] == compute[2]
+    assert seconds(here, short) <= seconds(here, narrow) <= seconds(here, wide)
+    assert seconds(here, short) <= laws.most_s(row(short), HARDWARE)[0]
+
+
+def row(layer: Layer) -> Layer:
+    """A table of the one layer."""
+    return columns_of(type(layer), [layer])
 
 
 def test_a_carried_regressor_fades_into_the_law() -> None:
