@@ -29,7 +29,7 @@ import numpy as np
 
 from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
-from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
+from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention, matmul
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, pricing
@@ -225,6 +225,7 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
             (pricing, "in_tiles", nowhere),
             (attention, "between_powers", lambda *_: None),
             (latent_attention, "between_powers", lambda *_: None),
+            (matmul, "between_tiles", lambda *_: None),
         ]
     with contextlib.ExitStack() as stack:
         for module, name, other in instead:

@@ -104,6 +104,14 @@ def test_sizes_of_a_tile_and_an_alignment_stand_together() -> None:
     assert differs.tolist() == [stands != size for stands, size in zip(rows, sizes, strict=True)]
 
 
+@pytest.mark.parametrize("device", ["nvidia-h20", "nvidia-t4"])
+def test_a_product_more_in_a_batch_begins_no_wave(device: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    first = Matmul(dtype="float32", batch=65, rows=256, inner=64, columns=256)
+    times = predictor.estimate([replace(first, batch=batch) for batch in range(65, 260)]).runtime_s
+    assert (np.diff(times) >= 0).all() and (np.diff(times) < 0.02 * times[:-1]).all()
+
+
 def test_eight_bits_are_no_slower_than_sixteen_where_nothing_is_scaled() -> None:
     predictor = for_device(find_spec("nvidia-h100-sxm5-80gb"))
     pixels = conv3x3(64, 64, batch=64, size=56, dtype="bfloat16")
