@@ -208,7 +208,7 @@ def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
 def without_clamps(*, tiles: bool = True) -> Iterator[None]:
     """Predictions without what holds them; `tiles`: nor what makes sizes of a tile stand together."""
 
-    def nowhere(columns: Layer) -> tuple[Layer, Array]:
+    def nowhere(columns: Layer, kept: object = ()) -> tuple[Layer, Array]:
         return columns, np.zeros(len(columns.dtype), dtype=bool)
 
     def free(value: float) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,8 @@ def take(columns: L, index: np.ndarray) -> L:
     return part
 
 
-def in_tiles(columns: L) -> tuple[L, np.ndarray]:
-    """(The rows with each size as the one that stands for its tile, which rows differ [rows], bool).
+def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
+    """(The rows with sizes but `kept` as those that stand for their tiles, which rows differ [rows], bool).
 
     A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
     multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
@@ -74,7 +74,7 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
         size = getattr(columns, name)
         paged = name in columns.paged
         large = size > (WHOLE if paged else TILE)
-        if not np.any(large):
+        if name in kept or not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
         tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE, WHOLE))

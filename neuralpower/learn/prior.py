@@ -51,6 +51,7 @@ class Level(Part, frozen=True):
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
     doubt: Doubt | None = None  # of a family whose devices were held out one by one; None: the prior's
+    launch_s: Positive | None = None  # the least time of a family's kernels; None: the prior's
 
 
 class Prior(Part, frozen=True):
@@ -76,7 +77,8 @@ class Prior(Part, frozen=True):
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        law = Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
+        launch_s = next((one.launch_s for one in levels if one.launch_s is not None), self.launch_s)
+        law = Law(hardware, gentle(factors), launch_s, unsure or doubt, taught, unsure is not None)
         return dataclasses.replace(law, timed=own is not None and own.networks > 0)
 
 

@@ -112,6 +112,17 @@ def test_a_product_more_in_a_batch_begins_no_wave(device: str) -> None:
     assert (np.diff(times) >= 0).all() and (np.diff(times) < 0.02 * times[:-1]).all()
 
 
+def test_a_short_product_in_torch_takes_what_its_table_says_and_a_long_one_what_lasts() -> None:
+    engine = for_device(find_spec("nvidia-h100-sxm5-80gb"))
+    sizes = {"bias": False, "transposed": False, "dtype": "bfloat16"}
+    short, long = (
+        Linear(rows=m, in_features=k, out_features=n, **sizes)
+        for m, k, n in ((141, 2048, 512), (8944, 1024, 2816))
+    )
+    table, torchs = (one.estimate([short, long]).runtime_s for one in (engine, engine.of_torch()))
+    assert torchs[0] == pytest.approx(table[0]) and torchs[1] > 1.2 * table[1]
+
+
 def test_eight_bits_are_no_slower_than_sixteen_where_nothing_is_scaled() -> None:
     predictor = for_device(find_spec("nvidia-h100-sxm5-80gb"))
     pixels = conv3x3(64, 64, batch=64, size=56, dtype="bfloat16")

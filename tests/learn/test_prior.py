@@ -248,6 +248,17 @@ def test_a_large_pass_takes_little_more_than_its_bytes_where_tables_include_the_
         assert seconds(here, layer) < 1.6 * least
 
 
+def test_a_family_of_another_maker_has_its_own_launch_and_reads_weights_at_its_bandwidth() -> None:
+    spec = find_spec("amd-instinct-mi300x")
+    here = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+    assert here.launch_s > shipped_prior().launch_s
+    assert shipped_prior().on(HARDWARE, SPEC.slug, SPEC.chip).launch_s == shipped_prior().launch_s
+    few_rows = Linear(
+        dtype="bfloat16", rows=46, in_features=2880, out_features=201088, bias=False, transposed=False
+    )
+    assert 1 < seconds(here, few_rows) / 347e-6 < 1.8  # a kernel of vLLM
+
+
 def test_what_a_host_takes_is_no_part_of_a_factor() -> None:
     calls = [replace(one, seconds=one.seconds + 1e-3, rest_s=1e-3) for one in observed(law(), 40)]
     plain = fit_factors(observed(law(), 40), LAUNCH_S)
