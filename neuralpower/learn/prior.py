@@ -78,7 +78,14 @@ class Prior(Part, frozen=True):
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
         launch_s = next((one.launch_s for one in levels if one.launch_s is not None), self.launch_s)
-        law = Law(hardware, gentle(factors), launch_s, unsure or doubt, taught, unsure is not None)
+        law = Law(
+            hardware,
+            _in_order(gentle(factors), hardware),
+            launch_s,
+            unsure or doubt,
+            taught,
+            unsure is not None,
+        )
         return dataclasses.replace(law, timed=own is not None and own.networks > 0)
 
 
@@ -139,6 +146,16 @@ def gentle(factors: Factors) -> dict[str, float]:
         for (below, lower), (above, upper) in itertools.pairwise(ordered):
             found[upper] = max(found[upper], found[lower] - STEEPEST * (above - below))
     return found
+
+
+def _in_order(factors: Factors, hardware: Hardware) -> dict[str, float]:
+    """The factors by which products in 32 bits take no less time than in the usual 16."""
+    peaks = hardware.peak_flops_per_s
+    usual = max((peaks[name] for name in ("float16", "bfloat16") if name in peaks), default=None)
+    if usual is None or "float32" not in peaks:
+        return dict(factors)
+    least = float(np.log(peaks["float32"] / usual))
+    return {name: max(log, least) if name.endswith(": in float32") else log for name, log in factors.items()}
 
 
 def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:
