@@ -11,7 +11,6 @@ from neuralpower.layers import Layer
 from neuralpower.layers.columns import take
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
-from neuralpower.learn.law_estimates import seconds_by_law
 from neuralpower.learn.lookup import EXACT, NOT
 from neuralpower.learn.pricing import SHORTEST_S, Asked, Pricer, joined
 from neuralpower.learn.prior import Law
@@ -42,8 +41,8 @@ class Choice:
     def _by_types(self, columns: Layer, found: Estimates, law: Law) -> Estimates:
         """The estimates, where the law knows a type and rows tell of one with fewer bits: these and the rest.
 
-        The rest is by how much the wider type takes longer by the law. What rows say includes launches and
-        waits of the code that runs, of which the law knows the usual ones.
+        The rest is the part of the wider type's work, by the law, that the narrower one does not have. What
+        rows say includes launches and waits of the code that runs, of which the law knows the usual ones.
         """
         mine, asked = None, found.regressor == BY_LAW
         for index, other, wider in laws.other_types(columns, law.hardware) if asked.any() else ():
@@ -55,7 +54,9 @@ class Choice:
             rows, narrow = index[told], take(other, told)
             if len(told):
                 known = self._by_fastest(narrow)
-                more = np.maximum(found.runtime_s[rows] - seconds_by_law(narrow, law), 0)
+                work, less = (_floor_s(one, law) for one in (take(columns, rows), narrow))
+                busy = np.maximum(found.runtime_s[rows] - law.launch_s, 0)
+                more = busy * np.maximum(1 - less / np.maximum(work, SHORTEST_S), 0)
                 part = known.times(1 + more / np.maximum(known.runtime_s, SHORTEST_S))
                 part = replace(part, basis_code=np.full(len(rows), BASES.index(CARRIED)))
                 found, mine[rows] = found.with_rows(rows, part), theirs[told]
@@ -125,3 +126,8 @@ class Choice:
         known = np.stack([one.lookup.knows(columns, lawful=lawful) for one in self.pricers])
         known[[one.yields(columns, self.asked) for one in self.pricers]] = NOT
         return np.argmax(known, axis=0), np.max(known, axis=0)
+
+
+def _floor_s(columns: Layer, law: Law) -> Array:
+    """The longer of FLOP at the peak and bytes at the bandwidth, s, [rows]."""
+    return np.maximum(*laws.floors(columns, law.hardware, columns.law.traits(columns)))
