@@ -34,6 +34,7 @@ BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 HOME, OTHER_MAKERS = "nvidia", 6.0
 NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 LEVELS, HALVINGS = (-0.4, 0.2), 6  # of the last step, in logarithms
+TINY = 1e-30  # the least factor of compute where no FLOP are needed
 SORTS = EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
 
 
@@ -102,7 +103,7 @@ class Design:
             if held is not None:
                 self.least_s[index], self.most_s[index] = bounds_s(table, held)
                 for part, least in zip((COMPUTE, MEMORY), least_factors(table), strict=True):
-                    self.least[part][index] = np.log(least)
+                    self.least[part][index] = np.log(np.maximum(least, TINY))
             every = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
             trained = [level for level in every if _sort(level) in levels]
             for part, shares in zip((COMPUTE, MEMORY), traits[:2], strict=True):
