@@ -39,10 +39,10 @@ class Choice:
         return found if self.law is None else self._by_bits(columns, self._by_types(columns, found, self.law))
 
     def _by_types(self, columns: Layer, found: Estimates, law: Law) -> Estimates:
-        """The estimates, where the law knows a type and rows tell of one with fewer bits: these and the rest.
+        """The estimates, where the law knows a type and a narrower one has rows: theirs, and work besides.
 
-        The rest is the part of the wider type's work, by the law, that the narrower one does not have. What
-        rows say includes launches and waits of the code that runs, of which the law knows the usual ones.
+        That is the part of the wider type's work, by the law, that the narrower one does not have. Times of
+        rows contain launches and waits of the code that runs, of which the law has the usual ones.
         """
         mine, asked = None, found.regressor == BY_LAW
         for index, other, wider in laws.other_types(columns, law.hardware) if asked.any() else ():
@@ -130,4 +130,4 @@ class Choice:
 
 def _floor_s(columns: Layer, law: Law) -> Array:
     """The longer of FLOP at the peak and bytes at the bandwidth, s, [rows]."""
-    return np.maximum(*laws.floors(columns, law.hardware, columns.law.traits(columns)))
+    return np.asarray(np.maximum(*laws.floors(columns, law.hardware, columns.law.traits(columns))))

@@ -376,7 +376,7 @@ class Pricer:
 
 
 def _of_torch(columns: Layer, law: Law, asked: Asked) -> bool:
-    """Whether torch runs such calls, of which the law was told."""
+    """Whether torch runs such calls and the law knows them."""
     return not asked.engines and law.knows(columns) and not np.any(columns.operand_types.quantised)
 
 

@@ -94,7 +94,7 @@ def test_what_moves_nothing_is_refused_in_one_line(
 
 def test_rows_without_a_time_are_listed_and_the_others_used(timed: pd.DataFrame, tmp_path: Path) -> None:
     file = tmp_path / "timed.csv"
-    times = [None, -1.0, float("inf")]
+    times = [float("nan"), -1.0, float("inf")]
     pd.concat([timed, timed.head(3).assign(step_ms=times)]).to_csv(file, index=False)
     ran = run("calibrate", "--from", DEVICE, "--networks", file, "--out", tmp_path / "mine.json")
     assert ran.code == 0
