@@ -1,6 +1,6 @@
 """What users wait for at a rate: a workload served by replicas of an engine, with bounds.
 
-The bounds are those of whole simulations in which each step takes its lowest or its highest time.
+The bounds are those of whole simulations in which all steps take their lowest, or their highest time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from neuralpower.serving.workload import Workload
 
 EMPTY = 1e-3  # requests per second that never meet
 MOST_RATE = 1e5
+LONE = 48  # requests that stand for all where they do not meet
 DRAIN = 3  # times as long as a request alone takes: a longer end is a queue that has grown all the time
 AUTO = "auto"
 CURVE = (
@@ -119,11 +120,10 @@ def traffic(
     Raises:
         InputError: a request that the cache cannot hold.
     """
-    value, low, high = (
-        deployment.load(
-            workload, rate, replicas=replicas, bound=bound, targets=targets, parts=bound == BOUNDS[0]
-        )
-        for bound in BOUNDS
+    served = deployment.serves(workload, replicas)
+    value = deployment.seen(served, workload, rate, replicas=replicas, targets=targets, parts=True)
+    low, high = (
+        bound.load(workload, rate, replicas=replicas, targets=targets) for bound in deployment.bounds(served)
     )
     surface, engine = deployment.surface, deployment.engine
     return Traffic(
@@ -181,11 +181,16 @@ def served_at(
 
 
 def highest_rate(
-    deployment: Deployment, workload: Workload, targets: Sequence[Target], *, replicas: int = 1
+    deployment: Deployment,
+    workload: Workload,
+    targets: Sequence[Target],
+    *,
+    replicas: int = 1,
+    guess: float | None = None,
 ) -> tuple[float, tuple[Load, ...]]:
     """(requests per second at which all targets hold, to 2 %; the loads that were tried, by rate).
 
-    The workload's arrivals are drawn together or apart for each rate.
+    The workload's arrivals are drawn together or apart for each rate. `guess`: where the search begins.
 
     Raises:
         InputError: an empty system misses a target, or requests of a closed loop.
@@ -203,17 +208,29 @@ def highest_rate(
         found = load(rate)
         return found.holds(targets) and found.drain_s <= DRAIN * alone.latency_s["p99"]
 
-    alone = load(EMPTY)
+    alone = deployment.load(_lone(workload), EMPTY, targets=targets)
     if not alone.holds(targets):
         missed = [t for t in targets if not alone.holds([t])]
         said = ", ".join(
             f"{t} takes {getattr(alone, t.measure)[f'p{t.percentile}'] * 1e3:.3g} ms" for t in missed
         )
         raise InputError(f"an empty system misses its target: {said}; choose more ranks, or a later target")
-    low, high = EMPTY, 1.0
+    low = high = min(guess or 1.0, MOST_RATE)
     while holds(high) and high < MOST_RATE:
         low, high = high, 2 * high
+    while low == high or (low > EMPTY and not holds(low)):
+        low, high = low / 2, low
+    load(low)
     while high / low > 1.02:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, tuple(tried[rate] for rate in sorted(tried))
+
+
+def _lone(workload: Workload) -> Workload:
+    """Requests that never meet: of each size one; of very many sizes some, the longest among them."""
+    if workload.prefixes:
+        return workload.at_rate(EMPTY)
+    sizes = np.unique(np.stack([workload.prompt, workload.output], axis=1), axis=0)
+    chosen = sizes[np.unique(np.linspace(0, len(sizes) - 1, LONE).round().astype(int))]
+    return Workload(np.arange(len(chosen)) / EMPTY, chosen[:, 0], chosen[:, 1])
