@@ -39,7 +39,7 @@ Priced = dict[str, Outcomes]
 LARGE = 2**27  # numbers of an exchange whose speed is that of the link
 LOOKED_AT = 48  # steps of a run whose joules and parts stand for all
 HOST = "host"  # part of the steps' time
-# What a run's time errs beside its layers, in the standard deviation of the logarithm: the laws of steps, the
+# What the time of a run errs besides its layers, in the standard deviation of the logarithm: the laws of steps, the
 # scheduler, clocks.
 SERVED = 0.05
 HOST_DEVIATION = 0.3  # the same of the host's time
@@ -101,7 +101,7 @@ class Deployment:
         return _simulated(workload, replicas, self.engine, times)
 
     def paced(self, factor: float, host: float) -> Deployment:
-        """The same where the device takes that many times as long for each step, and the host."""
+        """The same where the device takes `factor` times as long for each step, and the host."""
         step_s, request_s = self.engine.host_s
         engine = replace(
             self.engine, pace=self.engine.pace * factor, host_s=(step_s * host, request_s * host)

@@ -131,7 +131,7 @@ class StepTimes:
 
     @cached_property
     def calls_s(self) -> float:
-        """The least time of a step that is no graph: what the host takes for its calls."""
+        """The least time of a step that is not a graph: what the host takes for its calls."""
         surface, dispatch = self.surface, self.surface.predictor.dispatch
         if self.joules or dispatch is None:
             return 0.0
@@ -198,7 +198,7 @@ class StepTimes:
         return self._launched(tokens, shared + (1 + self.skew) * requests, reads=True)
 
     def _launched(self, tokens: int, seconds: float, *, reads: bool) -> float:
-        """The time of a step, which is no shorter than the host's calls if it is no graph."""
+        """The time of a step: not shorter than the calls of the host, unless it is a graph."""
         return seconds if tokens <= self.graphed[reads] else max(seconds, self.calls_s)
 
     def decodes_s(self, contexts: Array) -> float:

@@ -184,7 +184,7 @@ class StepSurface:
         }
 
     def together(self, steps: Sequence[Step], weights: Array) -> tuple[float, float, float]:
-        """(low, value, high) seconds of a run: each step that many times, `weights` [steps]."""
+        """(low, value, high) seconds of a run with each step `weights` times [steps]."""
         work = self.pool(steps, graphed=True).work(self.predictor, self.dtype)
         counts, unmodelled_s = (
             csr_array(weights[None] @ work.counts),
