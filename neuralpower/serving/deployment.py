@@ -39,8 +39,8 @@ Priced = dict[str, Outcomes]
 LARGE = 2**27  # numbers of an exchange whose speed is that of the link
 LOOKED_AT = 48  # steps of a run whose joules and parts stand for all
 HOST = "host"  # part of the steps' time
-# What the time of a run errs besides its layers, in the standard deviation of the logarithm: the laws of steps, the
-# scheduler, clocks.
+# What the time of a run errs besides its layers: the laws of steps, the scheduler, clocks; the standard
+# deviation of the logarithm.
 SERVED = 0.05
 HOST_DEVIATION = 0.3  # the same of the host's time
 NODE = 8  # devices of a node: caches go to others over the network

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -376,16 +377,21 @@ def _answers(
     """
     left = [one for one in screened if str(one.candidate) not in kept.answers]
     calls = [(wanted, one.candidate, BEGIN * one.most) for one in left]
-    found = _on_ray(calls) if executor == "ray" else pool.results(_tried, calls)
+    found: Generator[Answer, None, None] = (
+        _on_ray(calls) if executor == "ray" else pool.results(_tried, calls)
+    )
     for one in counted(screened, "simulating:"):
         answer = kept.answers.get(str(one.candidate))
         if answer is None and not hopeless(one):
             answer = next(found)
             kept.add(str(one.candidate), answer)
         yield one, answer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # joblib's, of simulations that nobody waits for
+        found.close()
 
 
-def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Iterator[Answer]:
+def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Generator[Answer, None, None]:
     """On the nodes of a Ray cluster, which have neuralpower installed; raises InputError."""
     try:
         import ray
