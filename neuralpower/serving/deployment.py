@@ -25,6 +25,7 @@ from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
 from neuralpower.prediction.request import dtype_for
+from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.kept import Facts, Made, kept
 from neuralpower.serving.load import Drawn, Load, Target
 from neuralpower.serving.policies import POLICIES, host_of
@@ -62,14 +63,14 @@ class Deployment:
     price: float | None = None  # of a device for an hour
     notes: tuple[str, ...] = ()
     _known: dict[tuple[str, int], Priced] = field(default_factory=dict, repr=False, compare=False)
-    _tables: dict[tuple[bool, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[tuple[str | None, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def devices(self) -> int:
         """Devices of a replica."""
         return self.layout.ranks
 
-    def times(self, longest: int, *, joules: bool = False) -> StepTimes:
+    def times(self, longest: int, *, joules: str | None = None) -> StepTimes:
         """The tables of steps for requests of at most `longest` tokens; kept."""
         room = 2 ** max(int(np.ceil(np.log2(longest))), 8)
         if (joules, room) not in self._tables:
@@ -79,7 +80,7 @@ class Deployment:
         return self._tables[joules, room]
 
     def _priced(
-        self, surface: StepSurface, room: int, joules: bool, verified: int, drafter: StepTimes | None
+        self, surface: StepSurface, room: int, joules: str | None, verified: int, drafter: StepTimes | None
     ) -> StepTimes:
         return StepTimes(
             surface,
@@ -188,15 +189,19 @@ class Deployment:
         *,
         replicas: int = 1,
         targets: Sequence[Target] = (),
+        bound: str = BOUNDS[0],
         parts: bool = False,
     ) -> Load:
-        """What users see of a workload that was served; `parts`: also what the time is spent on."""
+        """What users see of a workload that was served, with the joules of a bound.
+
+        `parts`: also what the time is spent on.
+        """
         tokens = sum(int(one.output.sum()) for one in served)
         duration = max(one.duration_s for one in served)
         devices = self.devices * (replicas + self.prefills)
         longest = int((workload.prompt + workload.output).max()) + self.engine.draft
         looked = _looked_at([step for one in served for step in one.ran])
-        energy = self._energy_j(looked, self.times(longest, joules=True), duration * devices)
+        energy = self._energy_j(looked, self.times(longest, joules=bound), duration * devices)
         hours = duration / 3_600 * devices
         return Load.of(
             served,
@@ -217,13 +222,13 @@ class Deployment:
         hardware = self.surface.predictor.hardware
         if hardware is None or (hardware.idle_w is None and hardware.limit_w is None):
             return None
-        idle_w, ranks = idle_power(hardware)[0], self.devices / self.engine.data
+        setting, ranks = self.surface.predictor.setting, self.devices / self.engine.data
+        idle_w = idle_power(hardware, 1.0 if setting is None else setting.clock)[0]
         working = sum(
             weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
             for one, weight in looked
         )
         on_device = sum(weight * one.device_s for one, weight in looked)
-        working *= self.engine.pace
         found = ranks * working + idle_w * max(device_s - ranks * on_device, 0.0)
         return found if np.isfinite(found) else None
 

@@ -26,6 +26,8 @@ from neuralpower.serving.surface import Family, StepSurface, sizes_of
 from neuralpower.trace.passes.graph import captured_sizes
 
 Array = np.ndarray
+# Columns of what steps draw, in a bound.
+JOULES = {"value": "energy_j", "low": "energy_low_j", "high": "energy_high_j"}
 # The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
 # SGLang 0.5 (Qwen3 32B on 2 to 8 H100s).
 SKEW = 0.08
@@ -71,7 +73,7 @@ class StepTimes:
         budget: most new tokens of a step.
         requests: most requests of a step.
         longest: most tokens of a request.
-        joules: what they draw instead.
+        joules: the bound of what they draw, instead of the time: "value", "low" or "high".
         graphs_prompts: whether steps that read prompts are launched as graphs, too.
         verified: drafted tokens that each decode verifies.
         drafter: the times of the model that drafts them; None: drafting takes no time.
@@ -85,7 +87,7 @@ class StepTimes:
         budget: int,
         requests: int,
         longest: int,
-        joules: bool = False,
+        joules: str | None = None,
         graphs_prompts: bool = True,
         verified: int = 0,
         drafter: StepTimes | None = None,
@@ -222,7 +224,7 @@ class StepTimes:
         self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
         whole = float(found.runtime_s[0])
-        return float(found.energy_j[0] / whole) if whole else 1.0
+        return float(getattr(found, JOULES[self.joules])[0] / whole) if whole else 1.0
 
     # ---- pricing ----
 
@@ -240,7 +242,7 @@ class StepTimes:
             alone = pool.by_kind().get(Collective.kind)
             if self.skew and alone is not None:
                 self.known[exchanges] = self._outcomes(alone)
-        column = "energy_j" if self.joules else "runtime_s"
+        column = JOULES[self.joules] if self.joules else "runtime_s"
         whole = np.asarray(getattr(self.known[name], column))
         if exchanges not in self.known:
             return whole
