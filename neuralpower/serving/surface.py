@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.sparse import csr_array
 from torch import nn
 
 from neuralpower.devices.cluster import Cluster
@@ -177,17 +178,28 @@ class StepSurface:
 
     def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
         """Seconds of the layers of each kind, each [steps]."""
-        pools = self._pool(steps, graphed=True).by_kind()
+        pools = self.pool(steps, graphed=True).by_kind()
         return {
             kind: pool.work(self.predictor, self.dtype).outcomes(self.predictor).runtime_s
             for kind, pool in pools.items()
         }
 
+    def together(self, steps: Sequence[Step], weights: Array) -> tuple[float, float, float]:
+        """(low, value, high) seconds of a run with each step `weights` times [steps]."""
+        work = self.pool(steps, graphed=True).work(self.predictor, self.dtype)
+        counts, unmodelled_s = (
+            csr_array(weights[None] @ work.counts),
+            np.atleast_1d(weights @ work.unmodelled_s),
+        )
+        found = replace(work, counts=counts, unmodelled_s=unmodelled_s).outcomes(self.predictor)
+        return float(found.low_s[0]), float(found.runtime_s[0]), float(found.high_s[0])
+
     def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
-        pool = self._pool(steps, graphed=graphed)
+        pool = self.pool(steps, graphed=graphed)
         return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
 
-    def _pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
+    def pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
+        """The layers of each step; `graphed`: all are launched at once."""
         pool = Pool(len(steps), graphed=graphed)
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]

@@ -40,6 +40,7 @@ class Outcomes:
     coverage: Array  # share of the layers' time by regressors that were trained on such calls
     trained: Array  # the same, on this device
     launch_s: Array  # that the device waits for its host
+    calls_s: Array  # of the host alone; 0 where all calls are launched at once
 
 
 def finite(value: float) -> float | None:
@@ -91,7 +92,12 @@ class Work:
         trained = counts @ np.where(np.isin(origins(predictor, e), HERE), device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
-        return Outcomes(value, low, high, energy, energy_low, energy_high, coverage, trained, waits_s)
+        calls_s = np.zeros(len(value)) if self.graphed else counts @ e.hidden_s
+        if self.host_s is not None:
+            calls_s = np.maximum(calls_s, self.host_s)
+        return Outcomes(
+            value, low, high, energy, energy_low, energy_high, coverage, trained, waits_s, calls_s
+        )
 
     def _power_spreads(self, joules: Array, powered: Array) -> list[Array]:
         """Spreads of the working power to its low and its high bound, as `energy.energy_of` adds them up.
