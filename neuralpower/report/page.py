@@ -192,6 +192,11 @@ def write_markdown(
     return drawn
 
 
+def markup(template: str, **values: Any) -> str:
+    """A template's HTML, with the functions that draw a page's parts."""
+    return render(template, **values, **_PARTS)
+
+
 def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
     """Groups of paragraphs: whether they are a list's items, and their texts without hyphens."""
     for listed, some in groupby(paragraphs, key=lambda text: text.startswith("- ")):
@@ -202,6 +207,7 @@ def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
 _PARTS: dict[str, Callable[..., Any]] = {
     **{"blocks": _blocks, "shown": shown, "next": next, "drawing": drawing},
     "share": lambda cell: float(cell) if isinstance(cell, Share) else None,
+    "slug": slug,
     "depth": lambda cell: getattr(cell, "depth", 0),
     "kind": lambda part: {Table: "table", Picture: "picture"}.get(type(part), "chart"),
 }

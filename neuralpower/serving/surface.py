@@ -349,7 +349,7 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
     """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
     if len({one.structure for one in passes}) > 1:
         return None
-    solver = _Solver(np.array([one.sizes for one in passes]))
+    solver = Solver(np.array([one.sizes for one in passes]))
     grouped: dict[tuple[object, ...], SharedLayer] = {}
     kept = [[task for task in one.work.tasks if not by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
@@ -389,7 +389,7 @@ def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[Re
     return tuple(replace(layer, count=float(count)) for layer, count in found.items())
 
 
-class _Solver:
+class Solver:
     """Finds forms of numbers over passes whose `sizes` are [passes, sizes]; equal numbers are solved once."""
 
     def __init__(self, sizes: Array) -> None:

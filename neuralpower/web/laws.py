@@ -1,0 +1,152 @@
+"""Passes at any batch size and length, from a few that are followed.
+
+Every whole number of a pass, of its layers and of the memory that it holds, is solved as a form of the sizes
+(`serving.surface`). A layer's number has to give one followed pass more than its form has terms; bytes of
+memory that follow no form, as work spaces of kernels, are fitted by the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.columns import is_number, words_of
+from neuralpower.layers.rows import to_row
+from neuralpower.serving.surface import Form, Solver, sizes_of
+from neuralpower.trace.follow import Followed
+from neuralpower.trace.lifetimes import Storage
+from neuralpower.trace.paths import pattern
+from neuralpower.trace.records import Trace
+
+Array = np.ndarray
+Size = tuple[int, int]  # batch, tokens of each sample: of a context in a decode step
+Follow = Callable[[int, int], Followed]
+BATCHES = (2, 3, 5)  # that are followed for one length
+BOTH = ((2, 96), (3, 64), (5, 160), (7, 48), (4, 256))  # for any length
+
+
+@dataclass(frozen=True)
+class Law:
+    """A pass as a function of its sizes."""
+
+    example: Followed
+    decodes: bool
+    shortest: int  # tokens from which it holds
+    layers: tuple[tuple[Layer, dict[str, Form]], ...]  # distinct ones
+    layer_of: tuple[int, ...]  # of each task
+    calls: tuple[Form, ...]  # bytes of each call that is not modelled
+    storages: tuple[tuple[Form, ...], ...]  # bytes of each, then of the blocks that it is made of
+
+    def at(self, batch: int, length: int) -> Followed:
+        """The pass at other sizes."""
+        sizes = _sizes(batch, length, self.decodes)[None]
+        made = [
+            replace(layer, **{name: int(form(sizes)[0]) for name, form in forms.items()})
+            for layer, forms in self.layers
+        ]
+        work = self.example.work
+        tasks = [
+            replace(task, layer=made[place]) for task, place in zip(work.tasks, self.layer_of, strict=True)
+        ]
+        missing = [
+            replace(call, work_bytes=int(form(sizes)[0]))
+            for call, form in zip(work.unmodelled, self.calls, strict=True)
+        ]
+        tokens = {"context": length} if self.decodes else {"tokens": length}
+        about = replace(work.about, batch=batch, **tokens)
+        found: dict[str, Any] = {"tasks": tuple(tasks), "unmodelled": tuple(missing), "about": about}
+        lives = self.example.lifetimes
+        if lives is None:
+            found["storages"] = self._storages(work.storages, sizes)
+        else:
+            lives = lives._replace(storages=self._storages(lives.storages, sizes))
+        return replace(self.example, work=replace(work, **found), lifetimes=lives)
+
+    def _storages(self, storages: Sequence[Storage], sizes: Array) -> tuple[Storage, ...]:
+        numbers = [form.coefficients for forms in self.storages for form in forms]
+        left = iter(np.maximum(np.rint(np.array(numbers) @ sizes[0]), 0).astype(int).tolist())
+        return tuple(
+            storage._replace(bytes=next(left), blocks=tuple(next(left) for _ in forms[1:]))
+            for storage, forms in zip(storages, self.storages, strict=True)
+        )
+
+
+def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window: int = 0) -> Law | None:
+    """The law of passes; None where their calls differ, or a layer follows no form.
+
+    `length`: tokens of each sample for which it has to hold; None: for all beyond the longest window.
+    """
+    sizes: list[Size] = [(batch, length) for batch in BATCHES] if length is not None else []
+    sizes = sizes or [(batch, tokens + longest_window) for batch, tokens in BOTH]
+    passes = [follow(*size) for size in sizes]
+    if len({_structure(one) for one in passes}) > 1:
+        return None
+    columns = np.array([_sizes(*size, decodes) for size in sizes])
+    solver = Solver(columns)
+    places: dict[Any, int] = {}
+    layers: list[tuple[Layer, dict[str, Form]]] = []
+    layer_of = []
+    for tasks in zip(*(one.work.tasks for one in passes), strict=True):
+        key = tuple(task.layer for task in tasks)
+        if key not in places:
+            rows = [to_row(layer) for layer in key]
+            names = [name for name, value in rows[0].items() if is_number(value)]
+            forms = {name: solver.form(tuple(row[name] for row in rows)) for name in names}
+            if None in forms.values():
+                return None
+            places[key] = len(layers)
+            layers.append((key[0], {name: form for name, form in forms.items() if form is not None}))
+        layer_of.append(places[key])
+    calls = [
+        solver.form(tuple(call.work_bytes for call in some))
+        for some in zip(*(one.work.unmodelled for one in passes), strict=True)
+    ]
+    if None in calls:
+        return None
+    return Law(
+        example=passes[0],
+        decodes=decodes,
+        shortest=longest_window,
+        layers=tuple(layers),
+        layer_of=tuple(layer_of),
+        calls=tuple(form for form in calls if form is not None),
+        storages=tuple(
+            tuple(
+                solver.form(values) or _fitted(columns, values, length is None)
+                for values in zip(*((one.bytes, *one.blocks) for one in some), strict=True)
+            )
+            for some in zip(*map(_lives, passes), strict=True)
+        ),
+    )
+
+
+def _sizes(batch: int, length: int, decodes: bool) -> Array:
+    """The values of `surface.SIZES`."""
+    return sizes_of(batch, batch, 1, length) if decodes else sizes_of(batch * length, batch, length, 0)
+
+
+def _lives(one: Followed) -> Sequence[Storage]:
+    return one.work.storages if one.lifetimes is None else one.lifetimes.storages
+
+
+def _structure(one: Followed) -> tuple[object, ...]:
+    """What passes whose numbers correspond have in common."""
+    work: Trace = one.work
+    tasks = tuple(
+        (pattern(t.path), t.layer.kind, words_of(to_row(t.layer)), t.step, t.share) for t in work.tasks
+    )
+    lives = tuple((s.birth, s.death, s.part, s.library, len(s.blocks)) for s in _lives(one))
+    return tasks, tuple((call.operator, call.reason) for call in work.unmodelled), lives
+
+
+def _fitted(columns: Array, values: Sequence[int], any_length: bool) -> Form:
+    """The nearest form: of the tokens of all samples, or of the batch size."""
+    used = [0, 1] if any_length else [0, 2]
+    solution, *_ = np.linalg.lstsq(columns[:, used], np.array(values, dtype=float), rcond=None)
+    coefficients = np.zeros(columns.shape[1])
+    coefficients[used] = solution
+    return Form(tuple(coefficients.tolist()))

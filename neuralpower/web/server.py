@@ -1,0 +1,311 @@
+"""The page's addresses, and who may ask.
+
+It listens on this machine alone. A request has to name this host, so that no name that another site has
+pointed here is served, and comes from its own pages: another origin's page cannot drive it. A link from
+elsewhere opens the page with its controls set, and computes nothing before its user asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.resources
+import io
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line
+from neuralpower.report.page import stylesheet
+from neuralpower.web.uploads import MOST_BYTES, Uploads
+from neuralpower.web.view import View, view_of
+
+if TYPE_CHECKING:
+    from neuralpower.web.site import Site
+
+T = TypeVar("T")
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+FORM_BYTES = 64 * 2**10  # of a form besides its file
+DRAINED_BYTES = 2**31  # of a refused upload that are read and dropped, so that its browser reads the answer
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Gone(Exception):  # noqa: N818  # no error: nobody waits for the answer
+    """The one who asked has left."""
+
+
+class Worker:
+    """One thread that computes, in turn; it ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    async def __call__(self, request: Request, job: Callable[[Callable[[], bool]], T]) -> T:
+        """The job's result; the job can ask whether it is still wanted. Raises Gone where nobody waits."""
+        wanted: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((wanted, lambda: job(wanted.cancelled)))
+        try:
+            while not wanted.done():
+                await asyncio.wait([wanted], timeout=0.1)
+                if not wanted.done() and await request.is_disconnected():
+                    raise Gone
+        finally:
+            wanted.cancel()
+        return wanted.result()
+
+    def _work(self) -> None:
+        while True:
+            wanted, job = self._jobs.get()
+            if wanted.cancelled():
+                continue
+            found: Any = None
+            try:
+                found, error = job(), None
+            except Exception as raised:
+                error = raised
+            loop = wanted.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, wanted, found, error)
+
+
+def _settle(wanted: asyncio.Future[Any], found: Any, error: Exception | None) -> None:
+    if not wanted.done():
+        if error is None:
+            wanted.set_result(found)
+        else:
+            wanted.set_exception(error)
+
+
+class Guard:
+    """Serves requests of this host's own pages alone, with the headers that hold for all answers."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self.app = app
+        self.hosts = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        if reason := self._refused(scope["method"], headers):
+            await PlainTextResponse(f"error: {reason}\n", 403)(scope, receive, sent)
+            return
+        scope["state"] = {**scope.get("state", {}), "linked": self._linked(headers)}
+        await self.app(scope, receive, sent)
+
+    def _refused(self, method: str, headers: Headers) -> str:
+        """Why a request is not served; "" where it is."""
+        hosts, origin = headers.getlist("host"), headers.get("origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return f"host {', '.join(hosts)[:80]!r}: is not this server's; open http://{sorted(self.hosts)[0]}/"
+        if origin is not None and origin.lower() not in self.origins:
+            return f"origin {origin[:80]!r}: a page from elsewhere cannot use this server"
+        if method == "POST" and origin is None and headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return "a form from elsewhere cannot use this server"
+        if self._linked(headers) and (
+            headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document"
+        ):
+            return "a page from elsewhere cannot use this server; open it in a tab of its own"
+        return ""
+
+    @staticmethod
+    def _linked(headers: Headers) -> bool:
+        """Whether another site's page asks for this."""
+        return headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+
+
+def application(site: Site, port: int) -> ASGIApp:
+    """The application: pages, parts of them, files to save, and uploads."""
+    quick, slow = Worker("answers"), Worker("traffic")
+
+    def view(request: Request) -> View:
+        return view_of(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=64))
+
+    async def page(request: Request) -> Response:
+        if request.state.linked:
+            return _html(site.page(view(request), wait=True))
+        asked = view(request)
+        return _html(await quick(request, lambda _: site.page(asked)))
+
+    async def answer(request: Request) -> Response:
+        asked = view(request)
+        return _html(await quick(request, lambda _: site.answer(asked)))
+
+    async def details(request: Request) -> Response:
+        asked = view(request)
+        return _html(await quick(request, lambda _: site.details(asked)))
+
+    async def traffic(request: Request) -> Response:
+        asked = view(request)
+        if request.query_params.get("refined"):
+            return _html(await slow(request, lambda stopped: site.simulated(asked, stopped)))
+        return _html(await quick(request, lambda _: site.traffic(asked)))
+
+    async def saved(request: Request) -> Response:
+        asked, part = view(request), request.path_params["part"]
+        kind = request.path_params["kind"]
+        found = await quick(request, lambda _: site.saved(asked, part, kind))
+        if found is None:
+            return PlainTextResponse("error: the page has no such part\n", 404)
+        name = f'attachment; filename="{part}.{kind}"'
+        media = "image/svg+xml" if kind == "svg" else "text/csv"
+        text = found if isinstance(found, str) else _csv(found)
+        return Response(text, media_type=media, headers={"Content-Disposition": name})
+
+    async def upload(request: Request) -> Response:
+        try:
+            name, content = await _sent(request)
+            model = await quick(request, lambda _: site.uploads.add(name, content))
+        except NeuralPowerError as error:
+            large = isinstance(error, TooLarge)
+            return _html(site.refused(one_line(error)), 413 if large else 400)
+        return RedirectResponse(f"/?{site.uploaded(model)}", 303)
+
+    def static(name: str, media: str) -> Route:
+        text = importlib.resources.files("neuralpower.web").joinpath(name).read_text(encoding="utf-8")
+        whole = stylesheet() + text if name.endswith(".css") else text
+
+        async def served(request: Request) -> Response:
+            return Response(whole, media_type=media)
+
+        return Route(f"/{name}", served)
+
+    routes = [
+        Route("/", page),
+        Route("/answer", answer),
+        Route("/details", details),
+        Route("/traffic", traffic),
+        Route("/saved/{part:str}.{kind:str}", saved),
+        Route("/upload", upload, methods=["POST"]),
+        static("web.js", "text/javascript"),
+        static("web.css", "text/css"),
+    ]
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, NeuralPowerError)
+        whole = request.url.path in ("/", "/upload")
+        text = one_line(error)
+        return _html(site.refused(text) if whole else site.failed(text), 400 if whole else 200)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("", 499)
+
+    async def fault(request: Request, error: Exception) -> Response:
+        text = f"a fault of neuralpower itself, {type(error).__name__}: {error}"
+        return _html(site.failed(text), 500)
+
+    handlers: dict[Any, Any] = {NeuralPowerError: refused, Gone: gone, Exception: fault}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), port)
+
+
+class TooLarge(InputError):
+    """An upload that is too large."""
+
+
+async def _sent(request: Request) -> tuple[str, bytes]:
+    """(name, content) of the file of a form; raises InputError, TooLarge after the rest is dropped."""
+    most = max(MOST_BYTES.values()) + FORM_BYTES
+    text = f"the upload has more than {max(MOST_BYTES.values()) // 2**20} MiB; give its path to neuralpower predict"
+    if int(request.headers.get("content-length") or 0) > most:
+        if "expect" not in request.headers:  # such a client waits for the answer before it sends
+            await _drained(request.stream())
+        raise TooLarge(text)
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise TooLarge(text)
+        return message
+
+    try:
+        async with Request(request.scope, bounded).form(max_files=1, max_fields=4) as form:
+            file = form.get("file")
+            if not isinstance(file, UploadFile) or not file.filename:
+                raise InputError("no file was sent; choose a config.json or an .onnx file")
+            return file.filename, await file.read()
+    except MultiPartException as error:
+        raise InputError(f"the form cannot be read ({error.message}); choose one file") from None
+
+
+async def _drained(stream: AsyncIterator[bytes]) -> None:
+    left = DRAINED_BYTES
+    async for part in stream:
+        left -= len(part)
+        if left < 0:
+            return
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/html")
+
+
+def _csv(rows: list[list[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def bound(port: int) -> socket.socket:
+    """A socket of this machine alone; raises DeviceError where the port is in use."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((HOST, port))
+    except OSError as error:
+        found.close()
+        reason = "is in use" if error.errno == 98 else f"cannot be used ({error.strerror})"
+        raise DeviceError(f"port {port} {reason}; choose --port {port + 1}, or --port 0 for any free one") from None
+    return found
+
+
+def serve(listening: socket.socket, *, trust_code: bool, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` gets the address. Uploads are gone at the end."""
+    from neuralpower.web.site import Site  # imports torch: a port in use is told before
+
+    port = listening.getsockname()[1]
+    with Uploads() as uploads:
+        site = Site(uploads, trust_code)
+        config = uvicorn.Config(
+            application(site, port), log_level="critical", access_log=False, timeout_graceful_shutdown=0,
+            lifespan="off", server_header=False, ws="none", timeout_keep_alive=30,
+        )
+        ready(f"http://{HOST}:{port}/")
+        uvicorn.Server(config).run(sockets=[listening])
