@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Annotated
 
 from typer import Option, Typer
@@ -22,9 +23,11 @@ def web(
     port: Annotated[int, Option(help="Port on this machine; 0: any free one.", min=0, max=65_535)] = 8421,
     trust_code: TrustCode = False,
 ) -> None:
-    """Serve a page on this machine alone: choose a model and devices, and see charts follow; Ctrl-C ends it."""
+    """Serve a page on this machine alone, whose charts follow its controls; Ctrl-C ends it."""
     if missing := [package for name, package in NEEDED.items() if importlib.util.find_spec(name) is None]:
-        raise InputError(f"the page needs {', '.join(missing)}, which are not installed; pip install {' '.join(missing)}")
+        raise InputError(
+            f"the page needs {', '.join(missing)}, which are not installed; pip install {' '.join(missing)}"
+        )
     from neuralpower.web.server import bound, serve
 
     def ready(address: str) -> None:
@@ -33,4 +36,9 @@ def web(
 
     listening = bound(port)
     stage("importing torch and transformers")
-    serve(listening, trust_code=trust_code, ready=ready)
+    try:
+        serve(listening, trust_code=trust_code, ready=ready)
+    except KeyboardInterrupt:
+        from neuralpower.cli import INTERRUPTED
+
+        os._exit(INTERRUPTED)  # at once: a thread may be following a model, which nobody waits for

@@ -165,7 +165,7 @@ def shown(value: Cell) -> str:
 
 def html_text(page: Page) -> str:
     """One HTML file that needs no network and no script."""
-    return render("page.html.j2", page=page, css=stylesheet(), **_PARTS)
+    return render("page.html.j2", page=page, css=css(), **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
@@ -190,6 +190,11 @@ def write_markdown(
     text = render("page.md.j2", page=page, charts=charts, pictures=links(stored), **_PARTS)
     _write(path, text.rstrip() + "\n")
     return drawn
+
+
+def css() -> str:
+    """How pages and charts look."""
+    return stylesheet()
 
 
 def markup(template: str, **values: Any) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +39,6 @@ from neuralpower.web.view import View
 
 BATCHES = tuple(2**n for n in range(9))  # of the curves
 TRAINED = (1, 4, 16, 64)  # the same for steps of training, which take longer to price
-REPLAYED = (1, 256)  # whose memory is replayed; between them it lies on lines
 NODES = 5  # contexts of a generation's steps that are priced
 MOST_TOKENS = 2**21  # of a prefill on a curve
 HOST = "launches"  # the time that the device waits for its host
@@ -125,6 +127,7 @@ class _Asked:
     view: View
     device: str
     model: str  # as `resolve` takes it
+    stamp: int  # time of change of its file
     predictor: Predictor
     source: Source
     dtype: str
@@ -139,7 +142,15 @@ class _Asked:
         """What followed passes depend on: quantised products and gradients depend on the device, too."""
         view, platform = self.view, self.predictor.platform
         own = view.weights or self.source.weights is not None or view.phase == "training" or view.ranks > 1
-        return (self.model, self.dtype, view.weights, view.ranks, platform.name, self.device if own else "")
+        return (
+            self.model,
+            self.stamp,
+            self.dtype,
+            view.weights,
+            view.ranks,
+            platform.name,
+            self.device if own else "",
+        )
 
     def options(self, batch: int, **more: Any) -> dict[str, Any]:
         """Options of `predict`."""
@@ -153,13 +164,17 @@ class Answers:
     def __init__(self) -> None:
         self._surfaces, self._laws, self._sources = _Kept(MOST_KEPT), _Kept(MOST_KEPT), _Kept(MOST_KEPT)
         self._predictions, self._memories = _Kept(MOST_POINTS), _Kept(MOST_POINTS)
+        self._answers = _Kept(MOST_POINTS)
 
     def each(self, view: View, model: str) -> list[Answer | Failure]:
         """The answer on each device; `model`: as `resolve` takes it."""
         found: list[Answer | Failure] = []
         for device, price in zip(view.devices, view.prices, strict=True):
             try:
-                found.append(replace(self.answer(view, device, model), price=price))
+                plain = replace(view.alone(device), prices=(None,), input=View.input, output=View.output)
+                answered = partial(self.answer, plain, device, model)
+                known: Answer = self._answers.get((plain, model, _stamp(model)), answered)
+                found.append(replace(known, price=price))
             except NeuralPowerError as error:
                 found.append(failure(device, error))
         return found
@@ -187,16 +202,14 @@ class Answers:
         asked = self._asked(view, device, model)
         stepped = view.speaks and asked.run == ENGINE and view.context is not None
         if stepped and asked.layout.alone and self._within(asked):
-            length, phase = view.context, view.phase
+            length, phase = view.context or 1, view.phase
             if phase == GENERATE:
                 length, phase = length + view.new // 2, DECODE
             law = self._law(asked, phase)
             if law is not None and length >= law.shortest:
                 question = self._question(asked, self._request(asked, phase, view.batch, length))
                 work = law.at(view.batch, length).work
-                return composed(
-                    work, asked.predictor, question, model=view.model, batch_size=view.batch
-                )
+                return composed(work, asked.predictor, question, model=view.model, batch_size=view.batch)
         return self.predicted(view, device, model)
 
     def predicted(self, view: View, device: str, model: str) -> Prediction:
@@ -217,9 +230,11 @@ class Answers:
     def _asked(self, view: View, device: str, model: str) -> _Asked:
         predictor = chosen(device).predictor
         run = usual_run(predictor.platform, view.phase)
-        source = self._sources.get(model, lambda: resolve(model))
-        dtype, _ = dtype_for(model, view.dtype or None, predictor, run)
-        return _Asked(view, device, model, predictor, source, dtype, run)
+        stamp = _stamp(model)
+        source = self._sources.get((model, stamp), lambda: resolve(model))
+        key = (model, stamp, view.dtype, device, run)
+        dtype, _ = self._sources.get(key, lambda: dtype_for(model, view.dtype or None, predictor, run))
+        return _Asked(view, device, model, stamp, predictor, source, dtype, run)
 
     def _surface(self, asked: _Asked) -> StepSurface | None:
         """The steps on the device; None where their sizes follow no form."""
@@ -240,7 +255,7 @@ class Answers:
 
     def _law(self, asked: _Asked, phase: str) -> Law | None:
         """The law of the passes of a phase; None where there is none."""
-        view, decodes = asked.view, phase == DECODE
+        view = asked.view
         fixed = (*asked.key, phase, view.context)
         if fixed not in self._laws.known and (phase in (PREFILL, DECODE) or view.context is not None):
             found: Law | None = self._laws.get((*asked.key, phase), lambda: self._solved(asked, phase, None))
@@ -295,7 +310,7 @@ class Answers:
             limit = getattr(getattr(module, "config", None), "max_position_embeddings", None)
             return float(limit) if isinstance(limit, int) else float("inf")
 
-        found: float = self._sources.get((asked.model, "positions"), made)
+        found: float = self._sources.get((asked.model, asked.stamp, "positions"), made)
         return found
 
     def _within(self, asked: _Asked) -> bool:
@@ -314,7 +329,7 @@ class Answers:
         batches = sorted({view.batch, *(batch for batch in BATCHES if batch <= most)})
         passes, weights = _passes(view)
         steps = [make(batch) for batch in batches for make in passes]
-        found = surface.at(steps)
+        found, kinds = surface.with_kinds(steps)
         shape = len(batches), len(passes)
         each = {
             name: np.asarray(getattr(found, name)).reshape(shape) @ weights
@@ -333,19 +348,7 @@ class Answers:
             for i, batch in enumerate(batches)
         ]
         at = batches.index(view.batch)
-        return points, self._kinds(surface, found, steps, at * len(passes), weights)
-
-    @staticmethod
-    def _kinds(
-        surface: StepSurface, found: Outcomes, steps: Sequence[Step], first: int, weights: np.ndarray
-    ) -> dict[str, float]:
-        """Seconds by kind of one batch, whose steps begin at `first`; what is left is none of a layer's."""
-        here = slice(first, first + len(weights))
-        kinds = {k: float(s @ weights) for k, s in surface.by_kind(steps[here]).items()}
-        whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
-        kinds[HOST] = launches
-        kinds[KIND] = whole - sum(kinds.values())
-        return {kind: seconds for kind, seconds in kinds.items() if seconds > 1e-3 * whole}
+        return points, _kinds(found, kinds, slice(at * len(passes), (at + 1) * len(passes)), weights)
 
     def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, float]]:
         """(points, seconds by kind) of passes and steps of training, each priced alone."""
@@ -372,9 +375,7 @@ class Answers:
                 return predicted(chosen(asked.device), asked.model, None, asked.options(batch))
             found = law.at(batch, view.context or 1)
             question = self._question(asked, self._request(asked, view.phase, batch, view.context))
-            prediction = composed(
-                found.work, asked.predictor, question, model=view.model, batch_size=batch
-            )
+            prediction = composed(found.work, asked.predictor, question, model=view.model, batch_size=batch)
             memory = _memory(found, asked)
             room = find_spec(asked.device).get("memory_bytes")
             return replace(prediction, memory=memory, device_memory_bytes=room)
@@ -385,14 +386,16 @@ class Answers:
         return found
 
     def _memory_line(self, asked: _Asked, batches: Sequence[int]) -> dict[int, tuple[float, float, float]]:
-        """Bytes at each batch size: replayed at a few, on lines between them; empty where not known."""
-        exact = sorted({asked.view.batch, batches[0], batches[-1], *REPLAYED} & set(batches))
-        found = [self._stepped_memory(asked, batch) for batch in exact]
-        if None in found:
+        """Bytes at each batch size: replayed at two, and on their line; empty where not known."""
+        here = asked.view.batch
+        other = batches[-1] if here * 2 <= batches[-1] else batches[0]
+        found = self._stepped_memory(asked, here), self._stepped_memory(asked, other)
+        if found[0] is None or found[1] is None:
             return {}
-        known = np.array(found, dtype=float)
-        lines = [np.interp(batches, exact, column) for column in known.T]
-        return {batch: tuple(row) for batch, row in zip(batches, np.array(lines).T.tolist(), strict=True)}
+        ends = np.array(found)
+        each = (ends[1] - ends[0]) / (other - here) if other != here else ends[0] * 0
+        lines = {batch: (ends[0] + each * (batch - here)).tolist() for batch in batches}
+        return {batch: (value, low, high) for batch, (value, low, high) in lines.items()}
 
     def _stepped_memory(self, asked: _Asked, batch: int) -> tuple[float, float, float] | None:
         """Bytes of a step or a prefill; of a generation the more of its prefill and its last step."""
@@ -423,6 +426,27 @@ class Answers:
 
         found: Memory = self._memories.get(key, made)
         return found
+
+
+def _stamp(model: str) -> int:
+    """When the file of a model was changed, in ns; 0 where it is none."""
+    location = model.partition("?")[0]
+    for text in (location, location.rpartition(":")[0]):
+        with contextlib.suppress(OSError, ValueError):
+            if text and (path := Path(text).expanduser()).exists():
+                return path.stat().st_mtime_ns
+    return 0
+
+
+def _kinds(
+    found: Outcomes, kinds: Mapping[str, np.ndarray], here: slice, weights: np.ndarray
+) -> dict[str, float]:
+    """Seconds by kind of the steps `here`; what is left is no layer's."""
+    parts = {kind: float(seconds[here] @ weights) for kind, seconds in kinds.items()}
+    whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
+    parts[HOST] = launches
+    parts[KIND] = whole - sum(parts.values())
+    return {kind: seconds for kind, seconds in parts.items() if seconds > 1e-3 * whole}
 
 
 def _passes(view: View) -> tuple[list[Callable[[int], Step]], np.ndarray]:

@@ -34,17 +34,13 @@ def sections(view: View, found: Sequence[Answer | Failure]) -> list[Section]:
     if not answers:
         return []
     names = [short(one, view) for one in answers]
-    curves = [one for one in answers if len(one.curve) > 1]
-    parts = [glance(view, answers)]
-    of = [(short(one, view), one) for one in curves]
-    made = [Section("The answer", (), tuple(parts))]
-    if curves:
-        made.append(Section("Speed over the batch size", (), (_rates(of), _times(of))))
-        made.append(Section("Memory", (), tuple(_memory(of))))
-    kinds = _kinds(names, answers)
-    made.append(Section("Where the time goes", (), (kinds,)))
-    made += [Section("Energy and price", _unpriced(answers), tuple(money))] if (money := [*_money(of)]) else []
-    made.append(Section("All batch sizes", (), (table(view, answers),)))
+    of = [(short(one, view), one) for one in answers if len(one.curve) > 1]
+    made = [Section("The answer", (), (glance(view, answers),))]
+    if of:
+        charts = (_rates(of), _times(of), *_memory(of), *_money(of))
+        made.append(Section("Over the batch size", _unpriced(answers), charts))
+    made.append(Section("Where the time goes", (), (_kinds(names, answers),)))
+    made.append(Section("As numbers", (), (table(view, answers),)))
     return made
 
 
@@ -74,7 +70,9 @@ def glance(view: View, answers: Sequence[Answer]) -> Table:
         "memory": lambda one: "-" if one.here.memory is None else binary(one.here.memory[0]),
         "the device has": lambda one: binary(one.room_bytes),
         "fits": _fits,
-        f"price of a million {unit}s": lambda one: "-" if one.per_million is None else f"{one.per_million:.3g}",
+        f"price of a million {unit}s": lambda one: (
+            "-" if one.per_million is None else f"{one.per_million:.3g}"
+        ),
     }
     priced = any(one.price is not None for one in answers)
     kept = {name: cell for name, cell in columns.items() if priced or not name.startswith("price")}
@@ -129,7 +127,9 @@ def _times(answers: Named) -> XY:
         return Interval(*(end / size for end in (point.seconds.value, point.seconds.low, point.seconds.high)))
 
     lines = tuple(_line(name, one.curve, scaled) for name, one in answers)
-    return XY("Latency over the batch size", "batch size", f"latency, {unit}", lines, True, True, note=BOUNDED)
+    return XY(
+        "Latency over the batch size", "batch size", f"latency, {unit}", lines, True, True, note=BOUNDED
+    )
 
 
 def _memory(answers: Named) -> Iterator[XY]:
@@ -147,7 +147,9 @@ def _memory(answers: Named) -> Iterator[XY]:
         return
     ends = [point.batch for _, one in answers for point in (one.curve[0], one.curve[-1])]
     for room, of in rooms.items():
-        line = Series.of(f"{', '.join(of)} has", [(min(ends), room), (max(ends), room)], mode="lines", dash=True)
+        line = Series.of(
+            f"{', '.join(of)} has", [(min(ends), room), (max(ends), room)], mode="lines", dash=True
+        )
         lines.append(line)
     note = "Bands: from the tensors alone to the most that is needed. Broken: what a device has."
     yield XY("Memory over the batch size", "batch size", "memory, GiB", tuple(lines), True, True, note=note)
@@ -207,7 +209,17 @@ def _unpriced(answers: Sequence[Answer]) -> tuple[str, ...]:
 def table(view: View, answers: Sequence[Answer]) -> Table:
     """A row for each device and batch size; numbers in units of their headers."""
     unit = answers[0].unit
-    header = ("device", "batch", "latency, s", "from", "to", f"{unit}s/s", f"J per {unit}", "memory, GiB", "up to")
+    header = (
+        "device",
+        "batch",
+        "latency, s",
+        "from",
+        "to",
+        f"{unit}s/s",
+        f"J per {unit}",
+        "memory, GiB",
+        "up to",
+    )
     rows: list[tuple[Cell, ...]] = []
     for one in answers:
         for p in one.curve:

@@ -7,8 +7,9 @@ memory that follow no form, as work spaces of kernels, are fitted by the batch s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,7 @@ class Law:
     def at(self, batch: int, length: int) -> Followed:
         """The pass at other sizes."""
         sizes = _sizes(batch, length, self.decodes)[None]
-        made = [
-            replace(layer, **{name: int(form(sizes)[0]) for name, form in forms.items()})
-            for layer, forms in self.layers
-        ]
+        made = [replace(layer, **_numbers(forms, sizes)) for layer, forms in self.layers]
         work = self.example.work
         tasks = [
             replace(task, layer=made[place]) for task, place in zip(work.tasks, self.layer_of, strict=True)
@@ -56,7 +54,7 @@ class Law:
             replace(call, work_bytes=int(form(sizes)[0]))
             for call, form in zip(work.unmodelled, self.calls, strict=True)
         ]
-        tokens = {"context": length} if self.decodes else {"tokens": length}
+        tokens: dict[str, Any] = {"context": length} if self.decodes else {"tokens": length}
         about = replace(work.about, batch=batch, **tokens)
         found: dict[str, Any] = {"tasks": tuple(tasks), "unmodelled": tuple(missing), "about": about}
         lives = self.example.lifetimes
@@ -67,12 +65,21 @@ class Law:
         return replace(self.example, work=replace(work, **found), lifetimes=lives)
 
     def _storages(self, storages: Sequence[Storage], sizes: Array) -> tuple[Storage, ...]:
-        numbers = [form.coefficients for forms in self.storages for form in forms]
-        left = iter(np.maximum(np.rint(np.array(numbers) @ sizes[0]), 0).astype(int).tolist())
-        return tuple(
-            storage._replace(bytes=next(left), blocks=tuple(next(left) for _ in forms[1:]))
-            for storage, forms in zip(storages, self.storages, strict=True)
-        )
+        places, numbers = self._grown
+        found = list(storages)
+        left = iter(np.maximum(np.rint(numbers @ sizes[0]), 0).astype(int).tolist() if places else ())
+        for i in places:
+            size, blocks = next(left), tuple(next(left) for _ in storages[i].blocks)
+            found[i] = storages[i]._replace(bytes=size, blocks=blocks)
+        return tuple(found)
+
+    @cached_property
+    def _grown(self) -> tuple[list[int], Array]:
+        """(places of storages that are not always as large, coefficients of their bytes and blocks)."""
+        places = [
+            i for i, forms in enumerate(self.storages) if any(any(form.coefficients[1:]) for form in forms)
+        ]
+        return places, np.array([form.coefficients for i in places for form in self.storages[i]])
 
 
 def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window: int = 0) -> Law | None:
@@ -122,6 +129,10 @@ def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window:
             for some in zip(*map(_lives, passes), strict=True)
         ),
     )
+
+
+def _numbers(forms: Mapping[str, Form], sizes: Array) -> dict[str, Any]:
+    return {name: int(form(sizes)[0]) for name, form in forms.items()}
 
 
 def _sizes(batch: int, length: int, decodes: bool) -> Array:

@@ -11,10 +11,12 @@ import asyncio
 import csv
 import importlib.resources
 import io
+import json
 import queue
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -28,7 +30,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line
-from neuralpower.report.page import stylesheet
+from neuralpower.processes.tether import environment, python
+from neuralpower.report.page import css
 from neuralpower.web.uploads import MOST_BYTES, Uploads
 from neuralpower.web.view import View, view_of
 
@@ -62,14 +65,14 @@ class Gone(Exception):  # noqa: N818  # no error: nobody waits for the answer
 class Worker:
     """One thread that computes, in turn; it ends with the process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._work, name="answers", daemon=True).start()
 
-    async def __call__(self, request: Request, job: Callable[[Callable[[], bool]], T]) -> T:
-        """The job's result; the job can ask whether it is still wanted. Raises Gone where nobody waits."""
+    async def __call__(self, request: Request, job: Callable[[], T]) -> T:
+        """The job's result; raises Gone where nobody waits for it, and does not begin it then."""
         wanted: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((wanted, lambda: job(wanted.cancelled)))
+        self._jobs.put((wanted, job))
         try:
             while not wanted.done():
                 await asyncio.wait([wanted], timeout=0.1)
@@ -132,10 +135,16 @@ class Guard:
         """Why a request is not served; "" where it is."""
         hosts, origin = headers.getlist("host"), headers.get("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
-            return f"host {', '.join(hosts)[:80]!r}: is not this server's; open http://{sorted(self.hosts)[0]}/"
+            return (
+                f"host {', '.join(hosts)[:80]!r}: is not this server's; open http://{sorted(self.hosts)[0]}/"
+            )
         if origin is not None and origin.lower() not in self.origins:
             return f"origin {origin[:80]!r}: a page from elsewhere cannot use this server"
-        if method == "POST" and origin is None and headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        if (
+            method == "POST"
+            and origin is None
+            and headers.get("sec-fetch-site", "same-origin") != "same-origin"
+        ):
             return "a form from elsewhere cannot use this server"
         if self._linked(headers) and (
             headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document"
@@ -151,7 +160,7 @@ class Guard:
 
 def application(site: Site, port: int) -> ASGIApp:
     """The application: pages, parts of them, files to save, and uploads."""
-    quick, slow = Worker("answers"), Worker("traffic")
+    quick = Worker()
 
     def view(request: Request) -> View:
         return view_of(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=64))
@@ -160,26 +169,32 @@ def application(site: Site, port: int) -> ASGIApp:
         if request.state.linked:
             return _html(site.page(view(request), wait=True))
         asked = view(request)
-        return _html(await quick(request, lambda _: site.page(asked)))
+        return _html(await quick(request, lambda: site.page(asked)))
 
     async def answer(request: Request) -> Response:
         asked = view(request)
-        return _html(await quick(request, lambda _: site.answer(asked)))
+        return _html(await quick(request, lambda: site.answer(asked)))
 
     async def details(request: Request) -> Response:
         asked = view(request)
-        return _html(await quick(request, lambda _: site.details(asked)))
+        return _html(await quick(request, lambda: site.details(asked)))
 
     async def traffic(request: Request) -> Response:
         asked = view(request)
         if request.query_params.get("refined"):
-            return _html(await slow(request, lambda stopped: site.simulated(asked, stopped)))
-        return _html(await quick(request, lambda _: site.traffic(asked)))
+            for device, arguments in (await quick(request, lambda: site.simulations(asked))).items():
+                if (found := await _simulated(request, arguments)) is not None:
+                    site.keep(asked, device, found)
+        return _html(await quick(request, lambda: site.traffic(asked)))
+
+    async def printed(request: Request) -> Response:
+        asked = view(request)
+        return _html(await quick(request, lambda: site.printed(asked)))
 
     async def saved(request: Request) -> Response:
         asked, part = view(request), request.path_params["part"]
         kind = request.path_params["kind"]
-        found = await quick(request, lambda _: site.saved(asked, part, kind))
+        found = await quick(request, lambda: site.saved(asked, part, kind))
         if found is None:
             return PlainTextResponse("error: the page has no such part\n", 404)
         name = f'attachment; filename="{part}.{kind}"'
@@ -190,15 +205,15 @@ def application(site: Site, port: int) -> ASGIApp:
     async def upload(request: Request) -> Response:
         try:
             name, content = await _sent(request)
-            model = await quick(request, lambda _: site.uploads.add(name, content))
+            model = await quick(request, lambda: site.uploads.add(name, content))
         except NeuralPowerError as error:
-            large = isinstance(error, TooLarge)
+            large = isinstance(error, TooLargeError)
             return _html(site.refused(one_line(error)), 413 if large else 400)
         return RedirectResponse(f"/?{site.uploaded(model)}", 303)
 
     def static(name: str, media: str) -> Route:
         text = importlib.resources.files("neuralpower.web").joinpath(name).read_text(encoding="utf-8")
-        whole = stylesheet() + text if name.endswith(".css") else text
+        whole = css() + text if name.endswith(".css") else text
 
         async def served(request: Request) -> Response:
             return Response(whole, media_type=media)
@@ -210,6 +225,7 @@ def application(site: Site, port: int) -> ASGIApp:
         Route("/answer", answer),
         Route("/details", details),
         Route("/traffic", traffic),
+        Route("/printed", printed),
         Route("/saved/{part:str}.{kind:str}", saved),
         Route("/upload", upload, methods=["POST"]),
         static("web.js", "text/javascript"),
@@ -233,18 +249,43 @@ def application(site: Site, port: int) -> ASGIApp:
     return Guard(Starlette(routes=routes, exception_handlers=handlers), port)
 
 
-class TooLarge(InputError):
+async def _simulated(request: Request, arguments: Sequence[str]) -> Any:
+    """What the program prints as JSON; None where it fails. It ends with the request, raising Gone."""
+    program = await asyncio.create_subprocess_exec(
+        *python("neuralpower"),
+        *arguments,
+        "--json",
+        stdout=PIPE,
+        stderr=DEVNULL,
+        stdin=DEVNULL,
+        env=environment(),
+    )
+    printed = asyncio.ensure_future(program.communicate())
+    try:
+        while not printed.done():
+            await asyncio.wait([printed], timeout=0.2)
+            if not printed.done() and await request.is_disconnected():
+                raise Gone
+    finally:
+        if program.returncode is None:
+            program.kill()
+    text, _ = printed.result()
+    return json.loads(text) if program.returncode == 0 else None
+
+
+class TooLargeError(InputError):
     """An upload that is too large."""
 
 
 async def _sent(request: Request) -> tuple[str, bytes]:
-    """(name, content) of the file of a form; raises InputError, TooLarge after the rest is dropped."""
-    most = max(MOST_BYTES.values()) + FORM_BYTES
-    text = f"the upload has more than {max(MOST_BYTES.values()) // 2**20} MiB; give its path to neuralpower predict"
+    """(name, content) of the file of a form; raises InputError, TooLargeError after the rest is dropped."""
+    size = max(MOST_BYTES.values())
+    most = size + FORM_BYTES
+    text = f"the upload has more than {size // 2**20} MiB; give its path to neuralpower predict"
     if int(request.headers.get("content-length") or 0) > most:
         if "expect" not in request.headers:  # such a client waits for the answer before it sends
             await _drained(request.stream())
-        raise TooLarge(text)
+        raise TooLargeError(text)
     read = 0
 
     async def bounded() -> Message:
@@ -252,7 +293,7 @@ async def _sent(request: Request) -> tuple[str, bytes]:
         message = await request.receive()
         read += len(message.get("body", b""))
         if read > most:
-            raise TooLarge(text)
+            raise TooLargeError(text)
         return message
 
     try:
@@ -292,7 +333,9 @@ def bound(port: int) -> socket.socket:
     except OSError as error:
         found.close()
         reason = "is in use" if error.errno == 98 else f"cannot be used ({error.strerror})"
-        raise DeviceError(f"port {port} {reason}; choose --port {port + 1}, or --port 0 for any free one") from None
+        raise DeviceError(
+            f"port {port} {reason}; choose --port {port + 1}, or --port 0 for any free one"
+        ) from None
     return found
 
 
@@ -304,8 +347,14 @@ def serve(listening: socket.socket, *, trust_code: bool, ready: Callable[[str], 
     with Uploads() as uploads:
         site = Site(uploads, trust_code)
         config = uvicorn.Config(
-            application(site, port), log_level="critical", access_log=False, timeout_graceful_shutdown=0,
-            lifespan="off", server_header=False, ws="none", timeout_keep_alive=30,
+            application(site, port),
+            log_level="critical",
+            access_log=False,
+            timeout_graceful_shutdown=0,
+            lifespan="off",
+            server_header=False,
+            ws="none",
+            timeout_keep_alive=30,
         )
         ready(f"http://{HOST}:{port}/")
         uvicorn.Server(config).run(sockets=[listening])

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from neuralpower.api.loaded import chosen
-from neuralpower.devices.cluster import cluster_of
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.ask import words
 from neuralpower.devices.spec import find_spec, known_specs, labels_of_specs
 from neuralpower.errors import InputError, NeuralPowerError, shortened_names
 from neuralpower.networks.catalogue import catalogue, named
 from neuralpower.networks.known_names import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
 from neuralpower.report.chart_files import svg_text
-from neuralpower.report.charts import XY, slug
-from neuralpower.report.page import Page, Section, Table, markup
+from neuralpower.report.charts import XY, Bars, slug
+from neuralpower.report.page import Section, Table, markup
 from neuralpower.report.pictures import roofline
 from neuralpower.report.tables import prediction_table
-from neuralpower.serving.deployment import deployed
-from neuralpower.serving.workload import requested
 from neuralpower.web import drawn
 from neuralpower.web.answers import Answer, Answers, Failure, failure
-from neuralpower.web.traffic import Curve, first_curve, simulated
+from neuralpower.web.traffic import Curve, curve_of, first_curve
 from neuralpower.web.uploads import PREFIX, Uploads
 from neuralpower.web.view import DTYPES, MOST, MOST_DEVICES, PHASES, RANKS, View
-from neuralpower.ask import words
 
 PRINTED_WIDTH = 100  # letters of the command's answer
 
@@ -55,19 +51,18 @@ class Site:
         return markup(
             "web_answer.html.j2",
             view=view,
-            sections=self._page(sections).sections,
+            sections=sections,
             failures=[(drawn.short(one, view), one.text) for one in failures],
             lines=view.commands(self._called(view.model)),
             said=drawn.said(view, found),
         )
 
     def details(self, view: View) -> str:
-        """The layers on the roofline of each device, and what the commands print."""
+        """The layers on the roofline of each device."""
         return markup(
             "web_part.html.j2",
             view=view,
-            sections=self._page(self._layers(view)).sections,
-            printed=self._printed(view),
+            sections=self._layers(view),
             failures=(),
             lines=(),
             refined=None,
@@ -75,13 +70,25 @@ class Site:
 
     def traffic(self, view: View) -> str:
         """The curve over the rate: the simulated one where it is known, else the first estimate."""
-        return markup("web_part.html.j2", view=view, **self._served(view, lambda device: self._first(view, device)))
+        return markup("web_part.html.j2", view=view, **self._served(view))
 
-    def simulated(self, view: View, stopped: Callable[[], bool]) -> str:
-        """The simulated curve, which takes seconds."""
-        return markup(
-            "web_part.html.j2", view=view, **self._served(view, lambda device: self._refined(view, device, stopped))
-        )
+    def printed(self, view: View) -> str:
+        """What the commands print."""
+        return markup("web_printed.html.j2", printed=self._printed(view))
+
+    def simulations(self, view: View) -> dict[str, list[str]]:
+        """The arguments of the program that simulates the traffic on each device; of those not known yet."""
+        found = {}
+        for device in view.devices:
+            curve = self._curve(view, device)
+            if curve is not None and not curve.refined:
+                model = self._resolved(view.model)
+                found[device] = view.traffic_arguments(model, device, curve.knee.rate)
+        return found
+
+    def keep(self, view: View, device: str, answer: Mapping[str, Any]) -> None:
+        """Show a simulated curve from now on."""
+        self._curves[view.query, device] = curve_of(answer)
 
     def saved(self, view: View, part: str, kind: str) -> str | list[list[Any]] | None:
         """A chart as SVG, or a table as rows, by its name in the page; None where there is none."""
@@ -91,16 +98,11 @@ class Site:
         if part.startswith("traffic"):
             first = [(device, curve) for device in view.devices if (curve := self._curve(view, device))]
             sections = [drawn.served(view, first)] if first else []
-        page = self._page(sections)
-        if kind == "svg":
-            charts = {_name(section, one.title): one for section in page.sections for one in section.parts}
-            chart = charts.get(part)
-            return None if chart is None or isinstance(chart, Table) else svg_text([chart])
-        tables = {_name(section, one.title): one for section in page.sections for one in section.parts}
-        table = tables.get(part)
-        if not isinstance(table, Table) or kind != "csv":
-            return None
-        return [list(table.header), *(list(row) for row in table.rows)]
+        parts = {_name(section, one.title): one for section in sections for one in section.parts}
+        found = parts.get(part)
+        if isinstance(found, Table) and kind == "csv":
+            return [list(found.header), *(list(row) for row in found.rows)]
+        return svg_text([found]) if isinstance(found, (XY, Bars)) and kind == "svg" else None
 
     def refused(self, text: str) -> str:
         """The page with an error, as the command prints it."""
@@ -113,7 +115,9 @@ class Site:
     def uploaded(self, model: str) -> str:
         """The query that shows an upload: of a configuration a decode step, of a graph a forward pass."""
         view = View(model=model)
-        return (view if model.endswith(".json") else replace(view, phase="forward", context=None, batch=1)).query
+        return (
+            view if model.endswith(".json") else replace(view, phase="forward", context=None, batch=1)
+        ).query
 
     # ---- what they are made of ----
 
@@ -145,7 +149,7 @@ class Site:
         return self.answers.each(view, model)
 
     def _resolved(self, model: str) -> str:
-        """A model as `resolve` takes it; raises InputError for files and code that this server does not read."""
+        """A model as `resolve` takes it; raises InputError for files and code that are not read."""
         if model.startswith(PREFIX):
             _, mark, changes = model.partition("?")
             return f"{self.uploads.path(model)}{mark}{changes}"
@@ -155,8 +159,8 @@ class Site:
         if self.trust_code or (by_name and not (source is not None and source.runs_code)):
             return model
         raise InputError(
-            f"model {model[:100]!r}: is a file or code of this machine, which the page does not read; upload its "
-            "config.json or .onnx file, or start the server with --trust-code"
+            f"model {model[:100]!r}: is a file or code of this machine, which the page does not read; upload "
+            "its config.json or .onnx file, or start the server with --trust-code"
         )
 
     @staticmethod
@@ -189,22 +193,19 @@ class Site:
             found.append((command, text))
         return found
 
-    def _served(self, view: View, curve_of: Callable[[str], Curve]) -> dict[str, Any]:
-        curves, failures = [], []
+    def _served(self, view: View) -> dict[str, Any]:
+        curves, failures, lines = [], [], list[str]()
+        called = self._called(view.model)
         for device in view.devices:
             name = drawn.short(Failure(find_spec(device).name, ""), view)
             try:
-                curves.append((name, curve_of(device)))
+                curves.append((name, self._first(view, device)))
+                lines.append(view.traffic_command(called, device, curves[-1][1].knee.rate))
             except NeuralPowerError as error:
                 failures.append((name, failure(device, error).text))
-        sections = self._page([drawn.served(view, curves)]).sections if curves else ()
-        called = self._called(view.model)
-        lines = [
-            view.traffic_command(called, device, curve.knee.rate)
-            for device, (_, curve) in zip(view.devices, curves, strict=False)
-        ]
+        sections = [drawn.served(view, curves)] if curves else []
         refined = bool(curves) and all(curve.refined for _, curve in curves)
-        return {"sections": sections, "failures": failures, "lines": lines, "refined": refined, "printed": ()}
+        return {"sections": sections, "failures": failures, "lines": lines, "refined": refined}
 
     def _curve(self, view: View, device: str) -> Curve | None:
         try:
@@ -222,46 +223,15 @@ class Site:
         held = left / max(surface.cache_bytes, 1.0)
         if held < view.input + view.output:
             raise InputError(
-                f"{view.model} on {view.place(device)}: its weights leave no memory for the cache of a request; "
+                f"{view.model} on {view.place(device)}: its weights leave no memory for a request's cache; "
                 "choose more ranks, smaller weights or another device"
             )
         return first_curve(surface, view.input, view.output, held)
-
-    def _refined(self, view: View, device: str, stopped: Callable[[], bool]) -> Curve:
-        key = (view.query, device)
-        if key in self._curves:
-            return self._curves[key]
-        cluster = cluster_of(view.place(device))
-        spread = Layout(tensor=view.ranks) if view.ranks > 1 else ONE
-        deployment = deployed(
-            self._resolved(view.model),
-            chosen(device).predictor,
-            layout=spread,
-            cluster=None if spread.alone else cluster,
-            longest=view.input + view.output,
-            dtype=view.dtype or None,
-            weights=view.weights or None,
-            overlaps=True,
-        )
-        workload = requested(rate=1.0, input=view.input, output=view.output)
-        found = None
-        for found in simulated(deployment, workload, stopped):
-            pass
-        if found is None:
-            raise InputError("the simulation was stopped")
-        if not stopped():
-            self._curves[key] = found
-        return found
 
     @staticmethod
     def _speaking(view: View) -> View:
         """The same view of the steps of an engine."""
         return view if view.phase == "decode" else replace(view, phase="decode", context=view.context or 1024)
-
-    @staticmethod
-    def _page(sections: Sequence[Section]) -> Page:
-        """With unique titles of parts."""
-        return Page("", "", tuple(sections))
 
 
 def _name(section: Section, title: str) -> str:

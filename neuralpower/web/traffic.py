@@ -1,4 +1,4 @@
-"""Waiting times over the rate of requests: at once by the mean step, then by simulations.
+"""Waiting times over the rate of requests: at once by the mean step, then as `traffic` simulates them.
 
 With n requests in the cache, a step takes s(n) and gives each a token; reading a prompt takes c(n) more. In a
 steady state the rate r has n = r o s(n) / (1 - r c(n)), for o tokens of an answer (Little, "L = lambda W",
@@ -7,17 +7,12 @@ steady state the rate r has n = r o s(n) / (1 - r c(n)), for o tokens of an answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from neuralpower.networks.phases import Step
-from neuralpower.serving.deployment import Deployment
-from neuralpower.serving.load import Load
 from neuralpower.serving.surface import StepSurface
-from neuralpower.serving.traffic import CURVE, MOST_RATE
-from neuralpower.serving.workload import Workload
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)  # requests in a step of the first curve
 
@@ -76,27 +71,14 @@ def first_curve(surface: StepSurface, prompt: int, output: int, held: float) -> 
     return Curve(tuple(rising))
 
 
-def simulated(
-    deployment: Deployment, workload: Workload, stopped: Callable[[], bool]
-) -> Iterator[Curve]:
-    """Curves with more and more points, as `neuralpower traffic --curve auto` has them."""
-    at_once = deployment.load(workload.at_rate(MOST_RATE), MOST_RATE)
-    loads: list[Load] = []
-    for share in sorted(CURVE, key=_spread):
-        if stopped():
-            return
-        rate = share * at_once.requests_per_s
-        loads.append(deployment.load(workload.at_rate(rate), rate))
-        if len(loads) >= 3:
-            yield Curve(tuple(map(_served, sorted(loads, key=lambda load: load.rate or 0.0))), refined=True)
-
-
-def _spread(share: float) -> tuple[bool, int]:
-    """The ends and the middle first."""
-    order: Sequence[float] = (CURVE[0], CURVE[-1], CURVE[len(CURVE) // 2])
-    return share not in order, int(np.argsort(CURVE)[0] + list(CURVE).index(share))
-
-
-def _served(load: Load) -> Served:
-    means = (load.ttft_s["mean"], load.tpot_s["mean"], load.latency_s["mean"])
-    return Served(load.rate or 0.0, load.tokens_per_s, *means)
+def curve_of(answer: Mapping[str, Any]) -> Curve:
+    """The curve of what `neuralpower traffic --curve auto --json` prints; raises KeyError."""
+    points = [
+        Served(
+            load["rate"],
+            load["tokens_per_s"],
+            *(load[name]["mean"] for name in ("ttft_s", "tpot_s", "latency_s")),
+        )
+        for load in answer["curve"]
+    ]
+    return Curve(tuple(points), refined=True)

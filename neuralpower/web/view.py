@@ -89,11 +89,17 @@ class View:
 
     def traffic_command(self, called: str, device: str, rate: float) -> str:
         """The command that serves requests at a rate, and draws the curve."""
-        parts = ["neuralpower traffic", shlex.quote(called), f"--device {self.place(device)}"]
-        parts += [f"--{name} {value}" for name in ("dtype", "weights") if (value := getattr(self, name))]
-        parts += [f"--input {self.input} --output {self.output} --rate {rate:.3g} --curve auto"]
+        return f"neuralpower {shlex.join(self.traffic_arguments(called, device, rate))}"
+
+    def traffic_arguments(self, called: str, device: str, rate: float) -> list[str]:
+        """The arguments of that command."""
+        parts = ["traffic", called, "--device", self.place(device)]
+        for name in ("dtype", "weights"):
+            parts += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
+        parts += ["--input", str(self.input), "--output", str(self.output)]
+        parts += ["--rate", f"{rate:.3g}", "--curve", "auto"]
         price = self.prices[self.devices.index(device)]
-        return " ".join([*parts, *([] if price is None else [f"--price {price:g}/h"])])
+        return [*parts, *([] if price is None else ["--price", f"{price:g}/h"])]
 
     def place(self, device: str) -> str:
         """A device, or as many as there are ranks."""

@@ -1,7 +1,7 @@
 "use strict";
 // Each change asks for the parts of the new view; an older question is dropped, so the last change wins.
 (() => {
-  const PAUSE_MS = 30, THEN_MS = 250, SIMULATE_MS = 1500, SLOW_MS = 700;
+  const PAUSE_MS = 30, THEN_MS = 400, SIMULATE_MS = 2000, SLOW_MS = 700;
   const at = id => document.getElementById(id);
   const form = at("controls"), answer = at("answer"), status = at("status");
   const names = new Set([...at("models").options].map(option => option.value));
@@ -93,6 +93,16 @@
     field.addEventListener("input", () => { slider.value = Math.log2(Number(field.value) || 1); });
     field.after(slider);
   }
+
+  // what the commands print is computed when somebody looks
+  document.addEventListener("toggle", event => {
+    const place = event.target.querySelector?.("div");
+    if (event.target.dataset?.path && event.target.open && !event.target.dataset.done) {
+      event.target.dataset.done = "yes";
+      place.textContent = "Computing.";
+      part(place, event.target.dataset.path, new AbortController().signal).catch(() => { place.textContent = "The server does not answer."; });
+    }
+  }, true);
 
   form.addEventListener("input", event => {
     if (event.target.id !== "model" || names.has(event.target.value.trim())) changed();
