@@ -27,7 +27,7 @@ from neuralpower.prediction.compose import composed
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import one_micro_batch, serving_memories
-from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.prediction import LAUNCHES, Prediction
 from neuralpower.prediction.request import Request, dtype_for, request_of
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.weights import with_weights
@@ -41,7 +41,6 @@ BATCHES = tuple(2**n for n in range(9))  # of the curves
 TRAINED = (1, 4, 16, 64)  # the same for steps of training, which take longer to price
 NODES = 5  # contexts of a generation's steps that are priced
 MOST_TOKENS = 2**21  # of a prefill on a curve
-HOST = "launches"  # the time that the device waits for its host
 MOST_KEPT = 64  # of each sort
 MOST_POINTS = 4096
 
@@ -207,9 +206,7 @@ class Answers:
                 length, phase = length + view.new // 2, DECODE
             law = self._law(asked, phase)
             if law is not None and length >= law.shortest:
-                question = self._question(asked, self._request(asked, phase, view.batch, length))
-                work = law.at(view.batch, length).work
-                return composed(work, asked.predictor, question, model=view.model, batch_size=view.batch)
+                return self._composed(asked, phase, law, length)
         return self.predicted(view, device, model)
 
     def predicted(self, view: View, device: str, model: str) -> Prediction:
@@ -330,6 +327,9 @@ class Answers:
         passes, weights = _passes(view)
         steps = [make(batch) for batch in batches for make in passes]
         found, kinds = surface.with_kinds(steps)
+        at = batches.index(view.batch)
+        if view.phase != DECODE and view.batch * length > surface.captured:
+            found = self._launched(asked, found, at * len(passes))
         shape = len(batches), len(passes)
         each = {
             name: np.asarray(getattr(found, name)).reshape(shape) @ weights
@@ -347,8 +347,35 @@ class Answers:
             )
             for i, batch in enumerate(batches)
         ]
-        at = batches.index(view.batch)
         return points, _kinds(found, kinds, slice(at * len(passes), (at + 1) * len(passes)), weights)
+
+    def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
+        """The outcomes with the host's launches of one prefill, as `predict` follows them call by call."""
+        length = asked.view.context or 1
+        law = self._law(asked, PREFILL) if asked.layout.alone else None
+        if law is None or length < law.shortest:
+            return found
+        p = self._composed(asked, PREFILL, law, length)
+        energy = np.nan if p.energy_j is None else p.energy_j.value
+        waits = sum(row.runtime_s for row in p.by_kind() if row.kind == LAUNCHES)
+        exact = {
+            "runtime_s": p.runtime_s.value,
+            "low_s": p.runtime_s.low,
+            "high_s": p.runtime_s.high,
+            "energy_j": energy,
+            "launch_s": waits,
+        }
+        columns = {name: np.array(getattr(found, name), dtype=float) for name in exact}
+        for name, value in exact.items():
+            columns[name][place] = value
+        return replace(found, **columns)
+
+    def _composed(self, asked: _Asked, phase: str, law: Law, length: int) -> Prediction:
+        """A pass of a law, priced as `predict` does."""
+        batch = asked.view.batch
+        question = self._question(asked, self._request(asked, phase, batch, length))
+        work = law.at(batch, length).work
+        return composed(work, asked.predictor, question, model=asked.view.model, batch_size=batch)
 
     def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, float]]:
         """(points, seconds by kind) of passes and steps of training, each priced alone."""
@@ -444,7 +471,7 @@ def _kinds(
     """Seconds by kind of the steps `here`; what is left is no layer's."""
     parts = {kind: float(seconds[here] @ weights) for kind, seconds in kinds.items()}
     whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
-    parts[HOST] = launches
+    parts[LAUNCHES] = launches
     parts[KIND] = whole - sum(parts.values())
     return {kind: seconds for kind, seconds in parts.items() if seconds > 1e-3 * whole}
 

@@ -17,6 +17,7 @@ import socket
 import threading
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -339,6 +340,18 @@ def bound(port: int) -> socket.socket:
     return found
 
 
+class Server(uvicorn.Server):
+    """A server that says when it can be asked."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
 def serve(listening: socket.socket, *, trust_code: bool, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` gets the address. Uploads are gone at the end."""
     from neuralpower.web.site import Site  # imports torch: a port in use is told before
@@ -356,5 +369,4 @@ def serve(listening: socket.socket, *, trust_code: bool, ready: Callable[[str], 
             ws="none",
             timeout_keep_alive=30,
         )
-        ready(f"http://{HOST}:{port}/")
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(config, partial(ready, f"http://{HOST}:{port}/")).run(sockets=[listening])
