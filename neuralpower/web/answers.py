@@ -38,7 +38,7 @@ from neuralpower.web.laws import Law, law_of
 from neuralpower.web.view import View
 
 BATCHES = tuple(2**n for n in range(9))  # of the curves
-TRAINED = (1, 4, 16, 64)  # the same for steps of training, which take longer to price
+TRAINED = (1, 4, 16, 64)  # the same for steps of training and passes without a law, which take longer
 NODES = 5  # contexts of a generation's steps that are priced
 MOST_TOKENS = 2**21  # of a prefill on a curve
 MOST_KEPT = 64  # of each sort
@@ -380,13 +380,14 @@ class Answers:
     def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, float]]:
         """(points, seconds by kind) of passes and steps of training, each priced alone."""
         view = asked.view
-        batches = TRAINED if view.phase == "training" else BATCHES
         here = self._predicted(asked, view.batch)
         points = [_point(here, view)]
-        usual = asked.layout.alone and not view.speaks and self._within(asked)
-        law = self._law(asked, view.phase) if usual else None
-        for batch in set(batches) - {view.batch} if law is not None else ():
-            points.append(_point(self._predicted(asked, batch), view))
+        usual = asked.layout.alone and self._within(asked)
+        law = self._law(asked, view.phase) if usual and not view.speaks else None
+        few = view.phase == "training" or law is None
+        for batch in set(TRAINED if few else BATCHES) - {view.batch} if usual else ():
+            with contextlib.suppress(NeuralPowerError):  # a network that takes some batches alone
+                points.append(_point(self._predicted(asked, batch), view))
         kinds = {row.kind: row.runtime_s for row in here.by_kind()}
         return sorted(points, key=lambda point: point.batch), kinds
 

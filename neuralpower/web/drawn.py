@@ -35,13 +35,13 @@ def sections(view: View, found: Sequence[Answer | Failure]) -> list[Section]:
         return []
     names = [short(one, view) for one in answers]
     of = [(short(one, view), one) for one in answers if len(one.curve) > 1]
-    made = [Section("The answer", (), (glance(view, answers),))]
-    if of:
-        charts = (_rates(of), _times(of), *_memory(of), *_money(of))
-        made.append(Section("Over the batch size", _unpriced(answers), charts))
-    made.append(Section("Where the time goes", (), (_kinds(names, answers),)))
-    made.append(Section("As numbers", (), (table(view, answers),)))
-    return made
+    kinds = _kinds(names, answers)
+    charts = (_rates(of), _times(of), *_memory(of), kinds, *_money(of)) if of else (kinds,)
+    return [
+        Section("The answer", (), (glance(view, answers),)),
+        Section("Charts", _unpriced(answers) if of else (), charts),
+        Section("As numbers", (), (table(view, answers),)),
+    ]
 
 
 def said(view: View, found: Sequence[Answer | Failure]) -> str:

@@ -97,7 +97,7 @@ def test_the_page_follows_every_control(address: str, browser: Any) -> None:
         "price1": "0.8",
         "price2": "0.4",
         "dtype": "float16",
-        "model": "zoo:mnist_cnn",
+        "model": "zoo:sensor_net",
         "phase": "training",
     }
     for control, value in controls.items():
