@@ -157,8 +157,8 @@ class _Asked:
         return {name: value for name, value in found.items() if value is not None and name != "device"}
 
 
-class Answers:
-    """Answers views; what it has followed and priced is kept. Not for several threads at once."""
+class KeptAnswers:
+    """KeptAnswers views; what it has followed and priced is kept. Not for several threads at once."""
 
     def __init__(self) -> None:
         self._surfaces, self._laws, self._sources = _Kept(MOST_KEPT), _Kept(MOST_KEPT), _Kept(MOST_KEPT)
@@ -284,7 +284,7 @@ class Answers:
             return None
 
     def _request(self, asked: _Asked, phase: str, batch: int, length: int | None) -> Request:
-        """The request of a pass of a phase, of a generation one of its own."""
+        """The request of a pass of a phase, of a generation its prefill or a step."""
         options = asked.options(batch)
         if phase in (DECODE, PREFILL):
             options["phase"] = Phase.decode(context=length) if phase == DECODE else Phase.prefill(length)
@@ -469,7 +469,7 @@ def _stamp(model: str) -> int:
 def _kinds(
     found: Outcomes, kinds: Mapping[str, np.ndarray], here: slice, weights: np.ndarray
 ) -> dict[str, float]:
-    """Seconds by kind of the steps `here`; what is left is no layer's."""
+    """Seconds by kind of the steps `here`; what is left belongs to no layer."""
     parts = {kind: float(seconds[here] @ weights) for kind, seconds in kinds.items()}
     whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
     parts[LAUNCHES] = launches

@@ -9,7 +9,7 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.number_format import binary, quantity, unit_of
-from neuralpower.report.page import Cell, Section, Table
+from neuralpower.report.page import Cell, Part, Section, Table
 from neuralpower.web.answers import Answer, Failure, Point
 from neuralpower.web.traffic import Curve, Served
 from neuralpower.web.view import View
@@ -36,7 +36,7 @@ def sections(view: View, found: Sequence[Answer | Failure]) -> list[Section]:
     names = [short(one, view) for one in answers]
     of = [(short(one, view), one) for one in answers if len(one.curve) > 1]
     kinds = _kinds(names, answers)
-    charts = (_rates(of), _times(of), *_memory(of), kinds, *_money(of)) if of else (kinds,)
+    charts: tuple[Part, ...] = (_rates(of), _times(of), *_memory(of), kinds, *_money(of)) if of else (kinds,)
     return [
         Section("The answer", (), (glance(view, answers),)),
         Section("Charts", _unpriced(answers) if of else (), charts),

@@ -16,7 +16,7 @@ import queue
 import socket
 import threading
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -30,7 +30,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line
+from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted
 from neuralpower.processes.tether import environment, python
 from neuralpower.report.page import css
 from neuralpower.web.uploads import MOST_BYTES, Uploads
@@ -159,95 +159,105 @@ class Guard:
         return headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
 
 
-def application(site: Site, port: int) -> ASGIApp:
-    """The application: pages, parts of them, files to save, and uploads."""
-    quick = Worker()
+class Pages:
+    """The answers to requests."""
 
-    def view(request: Request) -> View:
-        return view_of(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=64))
+    def __init__(self, site: Site) -> None:
+        self.site, self.work = site, Worker()
 
-    async def page(request: Request) -> Response:
-        if request.state.linked:
-            return _html(site.page(view(request), wait=True))
-        asked = view(request)
-        return _html(await quick(request, lambda: site.page(asked)))
+    async def whole(self, request: Request) -> Response:
+        """The page; of a link from another site with nothing computed."""
+        asked, wait = _view(request), bool(request.state.linked)
+        if wait:
+            return _html(self.site.page(asked, wait=True))
+        return _html(await self.work(request, lambda: self.site.page(asked)))
 
-    async def answer(request: Request) -> Response:
-        asked = view(request)
-        return _html(await quick(request, lambda: site.answer(asked)))
+    def part(self, made: Callable[[View], str]) -> Callable[[Request], Awaitable[Response]]:
+        """A part of the page, as a function of the view."""
 
-    async def details(request: Request) -> Response:
-        asked = view(request)
-        return _html(await quick(request, lambda: site.details(asked)))
+        async def answered(request: Request) -> Response:
+            asked = _view(request)
+            return _html(await self.work(request, lambda: made(asked)))
 
-    async def traffic(request: Request) -> Response:
-        asked = view(request)
+        return answered
+
+    async def traffic(self, request: Request) -> Response:
+        """The curve over the rate, which a program of its own refines."""
+        asked = _view(request)
         if request.query_params.get("refined"):
-            for device, arguments in (await quick(request, lambda: site.simulations(asked))).items():
+            programs = await self.work(request, lambda: self.site.simulations(asked))
+            for device, arguments in programs.items():
                 if (found := await _simulated(request, arguments)) is not None:
-                    site.keep(asked, device, found)
-        return _html(await quick(request, lambda: site.traffic(asked)))
+                    self.site.keep(asked, device, found)
+        return _html(await self.work(request, lambda: self.site.traffic(asked)))
 
-    async def printed(request: Request) -> Response:
-        asked = view(request)
-        return _html(await quick(request, lambda: site.printed(asked)))
-
-    async def saved(request: Request) -> Response:
-        asked, part = view(request), request.path_params["part"]
-        kind = request.path_params["kind"]
-        found = await quick(request, lambda: site.saved(asked, part, kind))
+    async def saved(self, request: Request) -> Response:
+        """A chart or a table as a file."""
+        asked, part, kind = _view(request), request.path_params["part"], request.path_params["kind"]
+        found = await self.work(request, lambda: self.site.saved(asked, part, kind))
         if found is None:
             return PlainTextResponse("error: the page has no such part\n", 404)
-        name = f'attachment; filename="{part}.{kind}"'
         media = "image/svg+xml" if kind == "svg" else "text/csv"
         text = found if isinstance(found, str) else _csv(found)
+        name = f'attachment; filename="{part}.{kind}"'
         return Response(text, media_type=media, headers={"Content-Disposition": name})
 
-    async def upload(request: Request) -> Response:
+    async def upload(self, request: Request) -> Response:
+        """Keep a file, and open its view."""
         try:
             name, content = await _sent(request)
-            model = await quick(request, lambda: site.uploads.add(name, content))
+            model = await self.work(request, lambda: self.site.uploads.add(name, content))
         except NeuralPowerError as error:
-            large = isinstance(error, TooLargeError)
-            return _html(site.refused(one_line(error)), 413 if large else 400)
-        return RedirectResponse(f"/?{site.uploaded(model)}", 303)
+            status = 413 if isinstance(error, TooLargeError) else 400
+            return _html(self.site.refused(one_line(error)), status)
+        return RedirectResponse(f"/?{self.site.uploaded(model)}", 303)
 
-    def static(name: str, media: str) -> Route:
-        text = importlib.resources.files("neuralpower.web").joinpath(name).read_text(encoding="utf-8")
-        whole = css() + text if name.endswith(".css") else text
-
-        async def served(request: Request) -> Response:
-            return Response(whole, media_type=media)
-
-        return Route(f"/{name}", served)
-
-    routes = [
-        Route("/", page),
-        Route("/answer", answer),
-        Route("/details", details),
-        Route("/traffic", traffic),
-        Route("/printed", printed),
-        Route("/saved/{part:str}.{kind:str}", saved),
-        Route("/upload", upload, methods=["POST"]),
-        static("web.js", "text/javascript"),
-        static("web.css", "text/css"),
-    ]
-
-    async def refused(request: Request, error: Exception) -> Response:
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """An error of a query."""
         assert isinstance(error, NeuralPowerError)
-        whole = request.url.path in ("/", "/upload")
-        text = one_line(error)
-        return _html(site.refused(text) if whole else site.failed(text), 400 if whole else 200)
+        if request.url.path == "/":
+            return _html(self.site.refused(one_line(error)), 400)
+        return _html(self.site.failed(one_line(error)))
+
+    async def fault(self, request: Request, error: Exception) -> Response:
+        """A fault of neuralpower, as the command prints it."""
+        return _html(self.site.failed(f"a fault of neuralpower itself, {quoted(error)}"), 500)
+
+
+def application(site: Site, port: int) -> ASGIApp:
+    """The application: pages, parts of them, files to save, and uploads."""
+    pages = Pages(site)
+    routes = [
+        Route("/", pages.whole),
+        Route("/answer", pages.part(site.answer)),
+        Route("/details", pages.part(site.details)),
+        Route("/printed", pages.part(site.printed)),
+        Route("/traffic", pages.traffic),
+        Route("/saved/{part:str}.{kind:str}", pages.saved),
+        Route("/upload", pages.upload, methods=["POST"]),
+        _static("web.js", "text/javascript"),
+        _static("web.css", "text/css"),
+    ]
 
     async def gone(request: Request, error: Exception) -> Response:
         return PlainTextResponse("", 499)
 
-    async def fault(request: Request, error: Exception) -> Response:
-        text = f"a fault of neuralpower itself, {type(error).__name__}: {error}"
-        return _html(site.failed(text), 500)
-
-    handlers: dict[Any, Any] = {NeuralPowerError: refused, Gone: gone, Exception: fault}
+    handlers: dict[Any, Any] = {NeuralPowerError: pages.refused, Gone: gone, Exception: pages.fault}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), port)
+
+
+def _view(request: Request) -> View:
+    return view_of(parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=64))
+
+
+def _static(name: str, media: str) -> Route:
+    text = importlib.resources.files("neuralpower.web").joinpath(name).read_text(encoding="utf-8")
+    whole = css() + text if name.endswith(".css") else text
+
+    async def served(request: Request) -> Response:
+        return Response(whole, media_type=media)
+
+    return Route(f"/{name}", served)
 
 
 async def _simulated(request: Request, arguments: Sequence[str]) -> Any:
@@ -279,7 +289,7 @@ class TooLargeError(InputError):
 
 
 async def _sent(request: Request) -> tuple[str, bytes]:
-    """(name, content) of the file of a form; raises InputError, TooLargeError after the rest is dropped."""
+    """(name, content) of the file of a form; raises InputError, TooLargeError after dropping what follows."""
     size = max(MOST_BYTES.values())
     most = size + FORM_BYTES
     text = f"the upload has more than {size // 2**20} MiB; give its path to neuralpower predict"
@@ -354,7 +364,7 @@ class Server(uvicorn.Server):
 
 def serve(listening: socket.socket, *, trust_code: bool, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` gets the address. Uploads are gone at the end."""
-    from neuralpower.web.site import Site  # imports torch: a port in use is told before
+    from neuralpower.web.site import Site  # imports torch: a port in use is refused before
 
     port = listening.getsockname()[1]
     with Uploads() as uploads:

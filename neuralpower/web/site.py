@@ -20,7 +20,7 @@ from neuralpower.report.page import Section, Table, markup
 from neuralpower.report.pictures import roofline
 from neuralpower.report.tables import prediction_table
 from neuralpower.web import drawn
-from neuralpower.web.answers import Answer, Answers, Failure, failure
+from neuralpower.web.answers import Answer, Failure, KeptAnswers, failure
 from neuralpower.web.traffic import Curve, curve_of, first_curve
 from neuralpower.web.uploads import PREFIX, Uploads
 from neuralpower.web.view import DTYPES, MOST, MOST_DEVICES, PHASES, RANKS, View
@@ -33,7 +33,7 @@ class Site:
 
     def __init__(self, uploads: Uploads, trust_code: bool = False) -> None:
         self.uploads, self.trust_code = uploads, trust_code
-        self.answers = Answers()
+        self.answers = KeptAnswers()
         self._curves: dict[tuple[str, str], Curve] = {}  # simulated, by query and device
 
     # ---- parts ----
@@ -169,7 +169,7 @@ class Site:
         return model.rpartition("/")[2] if model.startswith(PREFIX) else model
 
     def _layers(self, view: View) -> list[Section]:
-        """The roofline of each device; one that cannot be drawn is left out: the answer says why."""
+        """The roofline of each device; one that cannot be drawn is skipped: the answer says why."""
         charts: list[XY] = []
         for device in view.devices:
             try:

@@ -31,7 +31,7 @@ class Uploads:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, name: str, content: bytes) -> str:
-        """Keep a file; what a view calls it. Raises InputError for one that is no model's data."""
+        """Keep a file; what a view calls it. Raises InputError for anything but a model's data."""
         plain = re.sub(r"[^\w.-]", "_", Path(name.replace("\\", "/")).name)[-80:]
         ending = checked_ending(plain)
         check_size(plain, len(content))
@@ -51,7 +51,7 @@ class Uploads:
                 ) from None
             if not isinstance(values, dict):
                 shutil.rmtree(place, ignore_errors=True)
-                raise InputError(f"{plain}: is no JSON object; upload a model's config.json")
+                raise InputError(f"{plain}: is not a JSON object; upload a model's config.json")
         self._prune()
         return f"{PREFIX}{key}/{called}"
 

@@ -1,4 +1,4 @@
-"""What is asked of the page: the query of its address, and the commands that give the same answer.
+"""The view that a query requests, and the commands that give the same answer.
 
 All that a page shows follows from its query, so that a link opens the same view.
 """

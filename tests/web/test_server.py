@@ -85,6 +85,12 @@ def test_a_browser_without_scripts_has_controls_a_table_and_the_command(client: 
     assert fields.count("device") == 4 and page.count('aria-label="Device ') == 4
 
 
+def test_lines_have_their_bounds_as_bands(client: TestClient) -> None:
+    chart = client.get("/saved/charts-latency-over-the-batch-size.svg", params=VISION).text
+    band = re.search(r'<path d="M([^"]+)z" fill="#0072B2" fill-opacity=".16"', chart)
+    assert band is not None and len(band[1].split("L")) == 2 * 9  # both ends of nine batch sizes
+
+
 def test_a_link_opens_the_same_view(client: TestClient) -> None:
     view = View(devices=("nvidia-l4", "nvidia-t4"), prices=(0.8, None), phase="prefill", weights="int4")
     link = re.search(r'<a id="link" href="/\?([^"]+)"', client.get("/", params=VISION).text)
