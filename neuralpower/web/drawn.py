@@ -240,7 +240,7 @@ def served(view: View, curves: Sequence[tuple[str, Curve]]) -> Section:
     label = "requests per second"
     text = []
     for name, curve in curves:
-        how = "simulated" if curve.refined else "first estimate, by the mean step"
+        how = "simulated" if curve.refined else "first estimate, by the mean step; a simulation replaces it"
         knee = curve.knee
         text.append(
             f"- {name} ({how}): knee at {knee.rate:.3g} requests/s, {knee.tokens_per_s:,.0f} tokens/s, "

@@ -55,6 +55,7 @@ class Site:
             failures=[(drawn.short(one, view), one.text) for one in failures],
             lines=view.commands(self._called(view.model)),
             said=drawn.said(view, found),
+            forward=replace(view, phase="forward", context=None).query if failures and view.speaks else "",
         )
 
     def details(self, view: View) -> str:
