@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import importlib.resources
 import io
 import json
@@ -177,9 +178,14 @@ class Pages:
 
         async def answered(request: Request) -> Response:
             asked = _view(request)
-            return _html(await self.work(request, lambda: made(asked)))
+            return self._alone(request, asked, await self.work(request, lambda: made(asked)))
 
         return answered
+
+    def _alone(self, request: Request, asked: View, part: str) -> Response:
+        """A part for the script of the page; within a page for a browser that runs none."""
+        opened = "application/xhtml+xml" in request.headers.get("accept", "")
+        return _html(self.site.around(asked, part) if opened else part)
 
     async def traffic(self, request: Request) -> Response:
         """The curve over the rate, which a program of its own refines."""
@@ -189,7 +195,8 @@ class Pages:
             for device, arguments in programs.items():
                 if (found := await _simulated(request, arguments)) is not None:
                     self.site.keep(asked, device, found)
-        return _html(await self.work(request, lambda: self.site.traffic(asked)))
+        part = await self.work(request, lambda: self.site.traffic(asked))
+        return self._alone(request, asked, part)
 
     async def saved(self, request: Request) -> Response:
         """A chart or a table as a file."""
@@ -343,7 +350,7 @@ def bound(port: int) -> socket.socket:
         found.bind((HOST, port))
     except OSError as error:
         found.close()
-        reason = "is in use" if error.errno == 98 else f"cannot be used ({error.strerror})"
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         raise DeviceError(
             f"port {port} {reason}; choose --port {port + 1}, or --port 0 for any free one"
         ) from None

@@ -58,6 +58,10 @@ class Site:
             forward=replace(view, phase="forward", context=None).query if failures and view.speaks else "",
         )
 
+    def around(self, view: View, part: str) -> str:
+        """A page with one part of the answer."""
+        return self._whole(view, part)
+
     def details(self, view: View) -> str:
         """The layers on the roofline of each device."""
         return markup(

@@ -1,7 +1,7 @@
 "use strict";
 // Each change asks for the parts of the new view; an older question is dropped, so the last change wins.
 (() => {
-  const PAUSE_MS = 30, THEN_MS = 400, SIMULATE_MS = 2000, SLOW_MS = 700;
+  const PAUSE_MS = 15, THEN_MS = 400, SIMULATE_MS = 2000, SLOW_MS = 700;
   const at = id => document.getElementById(id);
   const form = at("controls"), answer = at("answer"), status = at("status");
   const names = new Set([...at("models").options].map(option => option.value));

@@ -146,6 +146,8 @@ def test_traffic_has_a_knee_and_its_command(client: TestClient, tiny: dict[str, 
 def test_layers_and_what_the_command_prints(client: TestClient, tiny: dict[str, Any]) -> None:
     assert "Layers on the roofline" in client.get("/details", params=tiny).text
     assert "expect" in client.get("/printed", params=tiny).text
+    opened = client.get("/details", params=tiny, headers={"accept": "text/html,application/xhtml+xml"}).text
+    assert opened.startswith("<!doctype html>") and "Layers on the roofline" in opened
 
 
 def test_results_can_be_saved(client: TestClient) -> None:
