@@ -204,8 +204,8 @@ class KeptAnswers:
             length, phase = view.context or 1, view.phase
             if phase == GENERATE:
                 length, phase = length + view.new // 2, DECODE
-            law = self._law(asked, phase)
-            if law is not None and length >= law.shortest:
+            law = self._law(asked, phase, length)
+            if law is not None and law.priced:
                 return self._composed(asked, phase, law, length)
         return self.predicted(view, device, model)
 
@@ -250,20 +250,23 @@ class KeptAnswers:
             raise
         return replace(found, predictor=asked.predictor)
 
-    def _law(self, asked: _Asked, phase: str) -> Law | None:
-        """The law of the passes of a phase; None where there is none."""
-        view = asked.view
-        fixed = (*asked.key, phase, view.context)
-        if fixed not in self._laws.known and (phase in (PREFILL, DECODE) or view.context is not None):
-            found: Law | None = self._laws.get((*asked.key, phase), lambda: self._solved(asked, phase, None))
-            if found is not None or phase in (PREFILL, DECODE):
-                return found
-        length = view.context or 1
-        one: Law | None = self._laws.get(fixed, lambda: self._solved(asked, phase, length))
+    def _law(self, asked: _Asked, phase: str, length: int) -> Law | None:
+        """The law of the passes of a phase at a length; None where there is none."""
+        fixed = (*asked.key, phase, length)
+        steps = phase in (PREFILL, DECODE)
+        if fixed not in self._laws.known and (steps or asked.view.context is not None):
+            for beyond in (True, False) if phase == DECODE else (True,):
+                key = (*asked.key, phase, f"beyond windows: {beyond}")
+                found: Law | None = self._laws.get(key, partial(self._solved, asked, phase, None, beyond))
+                if found is not None and (found.priced or steps) and found.holds(length):
+                    return found
+        if steps:
+            return None
+        one: Law | None = self._laws.get(fixed, partial(self._solved, asked, phase, length))
         return one
 
-    def _solved(self, asked: _Asked, phase: str, length: int | None) -> Law | None:
-        """The law of a phase at a length; None: at any."""
+    def _solved(self, asked: _Asked, phase: str, length: int | None, beyond: bool = True) -> Law | None:
+        """The law of a phase at a length; None: at any beyond the windows of a cache, or within them."""
         if not asked.layout.alone and not asked.view.speaks:
             return None  # a layout's replicas and stages need more than one pass
 
@@ -276,10 +279,11 @@ class KeptAnswers:
             return found
 
         try:
-            window = 0
-            if phase == DECODE:
-                window = max(followed(2, 64).work.about.windows.values(), default=0)
-            return law_of(followed, decodes=phase == DECODE, length=length, longest_window=window)
+            decodes, lengths = phase == DECODE, (0.0, float("inf"))
+            windows = [*followed(2, 64).work.about.windows.values()] if decodes else []
+            if windows:
+                lengths = (float(max(windows)), lengths[1]) if beyond else (0.0, min(windows) - 1.0)
+            return law_of(followed, decodes=decodes, length=length, lengths=lengths)
         except NeuralPowerError:  # a network that takes some sizes alone
             return None
 
@@ -352,8 +356,8 @@ class KeptAnswers:
     def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
         """The outcomes with the host's launches of one prefill, as `predict` follows them call by call."""
         length = asked.view.context or 1
-        law = self._law(asked, PREFILL) if asked.layout.alone else None
-        if law is None or length < law.shortest:
+        law = self._law(asked, PREFILL, length) if asked.layout.alone else None
+        if law is None or not law.priced:
             return found
         p = self._composed(asked, PREFILL, law, length)
         energy = np.nan if p.energy_j is None else p.energy_j.value
@@ -383,8 +387,8 @@ class KeptAnswers:
         here = self._predicted(asked, view.batch)
         points = [_point(here, view)]
         usual = asked.layout.alone and self._within(asked)
-        law = self._law(asked, view.phase) if usual and not view.speaks else None
-        few = view.phase == "training" or law is None
+        law = self._law(asked, view.phase, view.context or 1) if usual and not view.speaks else None
+        few = view.phase == "training" or law is None or not law.priced
         for batch in set(TRAINED if few else BATCHES) - {view.batch} if usual else ():
             with contextlib.suppress(NeuralPowerError):  # a network that takes some batches alone
                 points.append(_point(self._predicted(asked, batch), view))
@@ -398,8 +402,8 @@ class KeptAnswers:
             view = asked.view
             law = None
             if asked.layout.alone and not view.speaks and batch > 1 and self._within(asked):
-                law = self._law(asked, view.phase)
-            if law is None:
+                law = self._law(asked, view.phase, view.context or 1)
+            if law is None or not law.priced:
                 return predicted(chosen(asked.device), asked.model, None, asked.options(batch))
             found = law.at(batch, view.context or 1)
             question = self._question(asked, self._request(asked, view.phase, batch, view.context))
@@ -440,8 +444,8 @@ class KeptAnswers:
 
     def _pass_memory(self, asked: _Asked, phase: str, batch: int, length: int) -> Memory | None:
         """The memory of a pass; None where no law says it."""
-        law = self._law(asked, phase)
-        if law is None or length < law.shortest:
+        law = self._law(asked, phase, length)
+        if law is None:
             return None
         key = (*asked.key, asked.device, phase, batch, length)
 

@@ -7,6 +7,7 @@ memory that follow no form, as work spaces of kernels, are fitted by the batch s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,19 +37,28 @@ class Law:
 
     example: Followed
     decodes: bool
-    shortest: int  # tokens from which it holds
-    layers: tuple[tuple[Layer, dict[str, Form]], ...]  # distinct ones
+    lengths: tuple[float, float]  # tokens from which, and up to which it holds
+    layers: tuple[tuple[Layer, dict[str, Form]], ...]  # distinct ones; none where one follows no form
     layer_of: tuple[int, ...]  # of each task
     calls: tuple[Form, ...]  # bytes of each call that is not modelled
     storages: tuple[tuple[Form, ...], ...]  # bytes of each, then of the blocks that it is made of
 
+    @property
+    def priced(self) -> bool:
+        """Whether it has the layers of a pass, or its memory alone."""
+        return bool(self.layers)
+
+    def holds(self, length: int) -> bool:
+        """Whether it is of passes of that length."""
+        return self.lengths[0] <= length <= self.lengths[1]
+
     def at(self, batch: int, length: int) -> Followed:
-        """The pass at other sizes."""
+        """The pass at other sizes; without `priced`, its tasks are those of the example."""
         sizes = _sizes(batch, length, self.decodes)[None]
         made = [replace(layer, **_numbers(forms, sizes)) for layer, forms in self.layers]
         work = self.example.work
         tasks = [
-            replace(task, layer=made[place]) for task, place in zip(work.tasks, self.layer_of, strict=True)
+            replace(task, layer=made[place]) for task, place in zip(work.tasks, self.layer_of, strict=False)
         ]
         missing = [
             replace(call, work_bytes=int(form(sizes)[0]))
@@ -56,7 +66,8 @@ class Law:
         ]
         tokens: dict[str, Any] = {"context": length} if self.decodes else {"tokens": length}
         about = replace(work.about, batch=batch, **tokens)
-        found: dict[str, Any] = {"tasks": tuple(tasks), "unmodelled": tuple(missing), "about": about}
+        found: dict[str, Any] = {"unmodelled": tuple(missing), "about": about}
+        found |= {"tasks": tuple(tasks)} if self.priced else {}
         lives = self.example.lifetimes
         if lives is None:
             found["storages"] = self._storages(work.storages, sizes)
@@ -82,32 +93,21 @@ class Law:
         return places, np.array([form.coefficients for i in places for form in self.storages[i]])
 
 
-def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window: int = 0) -> Law | None:
-    """The law of passes; None where their calls differ, or a layer follows no form.
+def law_of(
+    follow: Follow, *, decodes: bool, length: int | None, lengths: tuple[float, float] = (0, math.inf)
+) -> Law | None:
+    """The law of passes; None where their calls differ.
 
-    `length`: tokens of each sample for which it has to hold; None: for all beyond the longest window.
+    `length`: tokens of each sample for which it has to hold; None: for all `lengths`.
     """
     sizes: list[Size] = [(batch, length) for batch in BATCHES] if length is not None else []
-    sizes = sizes or [(batch, tokens + longest_window) for batch, tokens in BOTH]
+    sizes = sizes or [(batch, tokens + int(lengths[0])) for batch, tokens in BOTH]
     passes = [follow(*size) for size in sizes]
     if len({_structure(one) for one in passes}) > 1:
         return None
     columns = np.array([_sizes(*size, decodes) for size in sizes])
     solver = Solver(columns)
-    places: dict[Any, int] = {}
-    layers: list[tuple[Layer, dict[str, Form]]] = []
-    layer_of = []
-    for tasks in zip(*(one.work.tasks for one in passes), strict=True):
-        key = tuple(task.layer for task in tasks)
-        if key not in places:
-            rows = [to_row(layer) for layer in key]
-            names = [name for name, value in rows[0].items() if is_number(value)]
-            forms = {name: solver.form(tuple(row[name] for row in rows)) for name in names}
-            if None in forms.values():
-                return None
-            places[key] = len(layers)
-            layers.append((key[0], {name: form for name, form in forms.items() if form is not None}))
-        layer_of.append(places[key])
+    layers, layer_of = _layers(passes, solver)
     calls = [
         solver.form(tuple(call.work_bytes for call in some))
         for some in zip(*(one.work.unmodelled for one in passes), strict=True)
@@ -117,7 +117,7 @@ def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window:
     return Law(
         example=passes[0],
         decodes=decodes,
-        shortest=longest_window,
+        lengths=lengths,
         layers=tuple(layers),
         layer_of=tuple(layer_of),
         calls=tuple(form for form in calls if form is not None),
@@ -129,6 +129,27 @@ def law_of(follow: Follow, *, decodes: bool, length: int | None, longest_window:
             for some in zip(*map(_lives, passes), strict=True)
         ),
     )
+
+
+def _layers(
+    passes: Sequence[Followed], solver: Solver
+) -> tuple[list[tuple[Layer, dict[str, Form]]], list[int]]:
+    """(distinct layers with the forms of their numbers, place of each task's); empty where one has none."""
+    places: dict[Any, int] = {}
+    layers: list[tuple[Layer, dict[str, Form]]] = []
+    layer_of = []
+    for tasks in zip(*(one.work.tasks for one in passes), strict=True):
+        key = tuple(task.layer for task in tasks)
+        if key not in places:
+            rows = [to_row(layer) for layer in key]
+            names = [name for name, value in rows[0].items() if is_number(value)]
+            forms = {name: solver.form(tuple(row[name] for row in rows)) for name in names}
+            if None in forms.values():
+                return [], []
+            places[key] = len(layers)
+            layers.append((key[0], {name: form for name, form in forms.items() if form is not None}))
+        layer_of.append(places[key])
+    return layers, layer_of
 
 
 def _numbers(forms: Mapping[str, Form], sizes: Array) -> dict[str, Any]:
