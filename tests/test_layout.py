@@ -69,13 +69,14 @@ PACKAGES: Mapping[str, str] = {
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
-        cards charts explored gates grid inspection measured memory_pictures layouts number_format ranked
-        page perfetto
+        cards chart_files charts explored gates grid inspection measured memory_pictures layouts number_format
+        page perfetto ranked
         pictures served shown tables traces training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
     "api": "functions gates loaded predicting ranked serving",
     "integrations": "",
+    "web": "server",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "cli": "choices commands known_names output parsing",

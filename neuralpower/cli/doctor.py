@@ -30,6 +30,7 @@ OPTIONAL = {  # module -> (package, what it is for)
     "lmdb": ("lmdb pillow", "bench with images"),
     "tensorboard": ("tensorboard", "event files of lab"),
     "onnx": ("onnx onnxscript", "ONNX files as models"),
+    "starlette": ("starlette uvicorn python-multipart", "the page of neuralpower web"),
 }
 NETWORK, DEVICE = "zoo:deep_mnist", "nvidia-t4"
 FLOP = 23_937_500  # of NETWORK with a batch of 1

@@ -238,10 +238,10 @@ class StepTimes:
         if name not in self.known:
             pool = Pool(count, graphed=True)
             add(pool)
-            self.known[name] = self._outcomes(pool)
-            alone = pool.by_kind().get(Collective.kind)
-            if self.skew and alone is not None:
-                self.known[exchanges] = self._outcomes(alone)
+            work = pool.work(self.surface.predictor, self.surface.dtype)
+            self.known[name] = work.outcomes(self.surface.predictor)
+            if self.skew and Collective.kind in work.places:
+                self.known[exchanges] = work.by_kind(self.surface.predictor)[Collective.kind]
         column = JOULES[self.joules] if self.joules else "runtime_s"
         whole = np.asarray(getattr(self.known[name], column))
         if exchanges not in self.known:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,7 +33,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.compose import check
-from neuralpower.prediction.explore.outcomes import Outcomes, Pool
+from neuralpower.prediction.explore.outcomes import Outcomes, Pool, Work
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import with_weights
@@ -164,12 +164,7 @@ class StepSurface:
 
     def at(self, steps: Sequence[Step]) -> Outcomes:
         """Seconds with bounds, and joules, of each step [steps]."""
-        graphed = np.array([step.tokens <= self.captured for step in steps])
-        parts = [
-            (index, self._at([steps[int(i)] for i in index], graphed=ways))
-            for ways in (True, False)
-            if len(index := np.flatnonzero(graphed == ways))
-        ]
+        parts = [(index, work.outcomes(self.predictor)) for index, work in self._works(steps)]
         order = np.argsort(np.concatenate([index for index, _ in parts]))
         names = Outcomes.__dataclass_fields__
         return Outcomes(
@@ -178,11 +173,26 @@ class StepSurface:
 
     def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
         """Seconds of the layers of each kind, each [steps]."""
-        pools = self.pool(steps, graphed=True).by_kind()
-        return {
-            kind: pool.work(self.predictor, self.dtype).outcomes(self.predictor).runtime_s
-            for kind, pool in pools.items()
-        }
+        return self._kinds(self.pool(steps, graphed=True).work(self.predictor, self.dtype))
+
+    def with_kinds(self, steps: Sequence[Step]) -> tuple[Outcomes, dict[str, Array]]:
+        """Both, priced once; all steps are launched in the same way, as graphs or call by call."""
+        works = list(self._works(steps))
+        if len(works) > 1:
+            return self.at(steps), self.by_kind(steps)
+        ((_, work),) = works
+        return work.outcomes(self.predictor), self._kinds(work)
+
+    def _kinds(self, work: Work) -> dict[str, Array]:
+        return {kind: part.runtime_s for kind, part in work.by_kind(self.predictor).items()}
+
+    def _works(self, steps: Sequence[Step]) -> Iterator[tuple[Array, Work]]:
+        """(places of steps, their layers priced) of those launched as graphs, and of the others."""
+        graphed = np.array([step.tokens <= self.captured for step in steps])
+        for ways in (True, False):
+            if len(index := np.flatnonzero(graphed == ways)):
+                pool = self.pool([steps[int(i)] for i in index], graphed=ways)
+                yield index, pool.work(self.predictor, self.dtype)
 
     def together(self, steps: Sequence[Step], weights: Array) -> tuple[float, float, float]:
         """(low, value, high) seconds of a run with each step `weights` times [steps]."""
@@ -193,10 +203,6 @@ class StepSurface:
         )
         found = replace(work, counts=counts, unmodelled_s=unmodelled_s).outcomes(self.predictor)
         return float(found.low_s[0]), float(found.runtime_s[0]), float(found.high_s[0])
-
-    def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
-        pool = self.pool(steps, graphed=graphed)
-        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
 
     def pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
         """The layers of each step; `graphed`: all are launched at once."""
@@ -362,7 +368,7 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
     """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
     if len({one.structure for one in passes}) > 1:
         return None
-    solver = _Solver(np.array([one.sizes for one in passes]))
+    solver = Solver(np.array([one.sizes for one in passes]))
     grouped: dict[tuple[object, ...], SharedLayer] = {}
     kept = [[task for task in one.work.tasks if not by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
@@ -402,7 +408,7 @@ def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[Re
     return tuple(replace(layer, count=float(count)) for layer, count in found.items())
 
 
-class _Solver:
+class Solver:
     """Finds forms of numbers over passes whose `sizes` are [passes, sizes]; equal numbers are solved once."""
 
     def __init__(self, sizes: Array) -> None:
