@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.api.loaded import chosen, predicted
+from neuralpower.api.loaded import chosen
+from neuralpower.api.predicting import predicted
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import find_spec
@@ -32,7 +33,8 @@ from neuralpower.prediction.request import Request, dtype_for, request_of
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.weights import with_weights
 from neuralpower.serving.surface import StepSurface, surface_of
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE, Question, usual_run
 from neuralpower.web.laws import Law, law_of
 from neuralpower.web.view import View
@@ -404,7 +406,7 @@ class KeptAnswers:
             if asked.layout.alone and not view.speaks and batch > 1 and self._within(asked):
                 law = self._law(asked, view.phase, view.context or 1)
             if law is None or not law.priced:
-                return predicted(chosen(asked.device), asked.model, None, asked.options(batch))
+                return predicted(chosen(asked.device).predictor, asked.model, None, asked.options(batch))
             found = law.at(batch, view.context or 1)
             question = self._question(asked, self._request(asked, view.phase, batch, view.context))
             prediction = composed(found.work, asked.predictor, question, model=view.model, batch_size=batch)
