@@ -126,7 +126,6 @@ def test_no_other_module_writes_json_that_may_hold_nan() -> None:
         "measure/collect/process.py",
         "measure/collect/plan.py",
         "measure/collect/resume.py",
-        "trace/kept.py",
         "measure/collect/schedule.py",
         "prediction/explore/space.py",
     )

@@ -235,8 +235,7 @@ def test_every_csv_is_written_in_one_place() -> None:
         "csv_files.py",
         "profile.py",
         "result.py",
-        "server.py",
-    ]  # NetworkProfile's own methods, and the page's saved tables
+    ]  # the last two: NetworkProfile's own methods
 
 
 def test_layers_are_no_formulas_in_a_csv(tmp_path: Path) -> None:
