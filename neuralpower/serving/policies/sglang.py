@@ -45,7 +45,7 @@ class SGLang:
         """Resume prompts that are read in part."""
         for request in state.ready:
             needed = state.needed(request)
-            reads = needed > 1 or not state.made[request]  # a prompt's last token is no decode, which drafts
+            reads = needed > 1 or not state.made[request]  # drafts come after the whole prompt
             if reads and budget > 0 and state.takes(request, min(needed, budget)):
                 planned.tokens[request] = min(needed, budget)
                 budget -= planned.tokens[request]
