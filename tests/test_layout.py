@@ -35,8 +35,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder families given_shapes hub input_request inputs
-        known_names mixed_dtypes passes phases promised_values refusals requests running sameness sharding
+        adapters caches call_cache callables catalogue decoder families hub input_request inputs
+        slips passes phases promised_values refusals requests running sameness sharding
         shortened size_limits source sources sources.base sources.catalogue trust users_code zoo zoo.mnist
         zoo.paradnn
     """,

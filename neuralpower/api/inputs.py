@@ -11,9 +11,8 @@ import torch
 
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import called_with
+from neuralpower.networks.inputs import called_with, one_shape, with_tensors
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.source import Source

@@ -33,7 +33,7 @@ from neuralpower.learn.predictor_json import check_places
 from neuralpower.learn.settings import all_set
 from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
-from neuralpower.networks.given_shapes import one_shape
+from neuralpower.networks.inputs import one_shape
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.compare import Comparison, Side, compare

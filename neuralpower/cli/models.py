@@ -18,7 +18,7 @@ from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import completed_models
 from neuralpower.errors import ModelError, unknown
 from neuralpower.files.stages import counted
-from neuralpower.networks.known_names import zoo_names
+from neuralpower.networks.slips import zoo_names
 
 if TYPE_CHECKING:
     from neuralpower.networks.catalogue import Entry

@@ -25,7 +25,7 @@ from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
 from neuralpower.networks.sharding.blocks import Blocks
-from neuralpower.networks.sharding.placements import PARTIAL
+from neuralpower.networks.sharding.exchanges import PARTIAL
 from neuralpower.networks.sharding.plan import ENGINE, FEW, INFERENCE, TRANSFORMERS, Plan, Sharding
 from neuralpower.networks.users_code import users_code
 

@@ -15,7 +15,7 @@ from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
-from neuralpower.networks.sharding.chosen_experts import compute_choices
+from neuralpower.networks.sharding.experts import compute_choices
 from neuralpower.networks.sharding.plan import (
     ENGINE,
     FEW,
