@@ -42,10 +42,9 @@ PACKAGES: Mapping[str, str] = {
     """,
     "trace": """
         by_request casts deepening exchanges follow followed gradients kept lifetimes
-        master_weights memory_formats modules passes passes.accumulation passes.data_parallel passes.graph
-        passes.quantisation paths quantised_step
-        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
-        undisturbed weights
+        memory_formats modules passes passes.accumulation passes.data_parallel passes.graph
+        passes.quantisation paths question recipe recorder records routing sparse_gradients stages
+        step_lifetimes step_settings tracer undisturbed weights
     """,
     "ask": "keywords limits options output panels spread texts words",
     "measure": """

@@ -23,8 +23,7 @@ from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
 from neuralpower.traces.events import BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
-from neuralpower.traces.kernel_names import COMMUNICATION, kernel_kind
-from neuralpower.traces.likeness import with_owners
+from neuralpower.traces.likeness import COMMUNICATION, kernel_kind, with_owners
 from neuralpower.traces.prices import Price, Prices
 from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, timeline
 

@@ -28,11 +28,10 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.trace.follow import follow, frozen, shape_of
-from neuralpower.trace.followed import Followed
+from neuralpower.trace.followed import Followed, with_quantised
 from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
