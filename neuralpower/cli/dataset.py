@@ -200,7 +200,6 @@ def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
 
 
 def _next(refused: int, tables: list[Table], folder: Path | None) -> None:
-    """Print the next step."""
     usable = sum(table.usable for table in tables)
     left = f"{refused} refused, {usable} usable" if refused else f"all {usable} rows usable"
     if not usable:

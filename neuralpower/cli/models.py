@@ -117,7 +117,6 @@ def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    """A model as a JSON object."""
     about = {name: getattr(entry, name) for name in ("name", "task", "parameters", "dtype", "quantisation")}
     return {**about, "aliases": list(entry.aliases), "config": dict(entry.config)}
 

@@ -33,11 +33,9 @@ class Inputs:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors, in order."""
         return tensors_of((self.args, self.kwargs))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        """The inputs with every tensor changed."""
         return Inputs(
             map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
         )

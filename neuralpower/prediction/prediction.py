@@ -133,7 +133,6 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -211,7 +210,6 @@ class Prediction(Shown):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
@@ -331,7 +329,6 @@ class Tree(Shown):
     depth: int
 
     def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
         return self.root.lines()
 
 

@@ -51,7 +51,6 @@ class Context(FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors given to `save_for_backward`."""
         return self.to_save
 
 

@@ -106,7 +106,6 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return self.own.section
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
-        """The recorded trace."""
         section, parameters = self.section, list(self.model.parameters())
         check_countable(type(self.model).__name__, section.calls, section.unmodelled)
         followed = section.gradients

@@ -147,7 +147,6 @@ class Masters:
 
     @property
     def made(self) -> Iterable[Tensor]:
-        """The masters alone."""
         return (own for own in self.stepped if id(own) not in self._of)
 
     def move_gradient(self, weight: Tensor) -> Tensor | None:
@@ -265,7 +264,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self.lifetimes.assign(self._rows.within(tensors), part)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator."""
         name, kwargs = name_of(func), kwargs or {}
         tensors = tensors_in((args, kwargs))
         if torch.is_grad_enabled() and name != "aten.detach":

@@ -67,7 +67,6 @@ class Group:
         return found
 
     def part(self, x: Tensor, dim: int) -> Tensor:
-        """The rank's slice."""
         return x.narrow(dim, 0, share(x.shape[dim], self.ranks))
 
 

@@ -237,7 +237,6 @@ def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) 
 
 
 def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[str]:
-    """Notes on how it is sharded."""
     said = {
         TRANSFORMERS: "tensor-parallel plan: transformers",
         OWN: "tensor-parallel plan: the given one",

@@ -96,7 +96,6 @@ class Probe:
 
     @property
     def traces(self) -> int:
-        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:

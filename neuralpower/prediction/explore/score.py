@@ -208,7 +208,6 @@ def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
 
 
 def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:
-    """Score models, by their lines."""
     known = {}
     usual: dict[str, str] = {}  # dtypes of models without one
     for line, point in points.items():

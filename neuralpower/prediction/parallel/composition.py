@@ -133,7 +133,6 @@ class _Composed:
 
     @property
     def layout(self) -> Layout:
-        """How the network is spread."""
         return self.question.layout
 
     @property
@@ -148,7 +147,6 @@ class _Composed:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The pieces of the network."""
         sizes = self.layout.pipeline, self.layout.interleave
         if sizes not in self.shared.parts:
             self.shared.parts[sizes] = cut(self.trace, self.layout)
@@ -164,7 +162,6 @@ class _Composed:
         return self.shared.pieces[key]
 
     def of_rank(self, rank: int) -> list[Piece]:
-        """The pieces of a pipeline rank."""
         return self.pieces[rank :: self.layout.pipeline]
 
     @cached_property
@@ -208,13 +205,11 @@ class _Composed:
         return [sum(piece.timing.ending_s for piece in self.of_rank(rank)) for rank in stages]
 
     def lanes(self) -> list[Lane]:
-        """What each stage's streams do when."""
         if self.layout.pipeline == 1:
             return lanes_of_stage(self.pieces, self.count if self.trains else 1)
         return lanes_of_stages(self.pipeline, self.count, self.endings_s, not self.trains)
 
     def prediction(self, model: str) -> Prediction:
-        """All that is said of it."""
         slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
         work, answer = self._whole(slowest)
         whole = self._times(slowest, answer)
@@ -343,7 +338,6 @@ class _Composed:
         return None if spec is None else enough_for(spec, self.layout)
 
     def _stage(self, rank: int, memory: Memory | None) -> StageResult:
-        """What is said of a stage."""
         own = self.of_rank(rank)
         return StageResult(
             blocks=tuple(block for piece in own for block in piece.part.blocks),
@@ -381,7 +375,6 @@ class _Composed:
         return []
 
     def _warnings(self) -> list[str]:
-        """What a layout wastes, as text."""
         stages = self.layout.pipeline
         if self.trains and stages > max(self.count, 1):
             return [

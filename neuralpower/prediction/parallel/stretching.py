@@ -75,7 +75,6 @@ class Stretched:
 
     @property
     def trains(self) -> bool:
-        """Whether steps of training are meant."""
         return self.question.phase == TRAINING
 
     def on(self, layout: Layout, count: int) -> StretchedLayout:
@@ -124,7 +123,6 @@ class StretchedLayout:
 
     @property
     def layout(self) -> Layout:
-        """How the network is spread."""
         return self.question.layout
 
     @property
@@ -139,7 +137,6 @@ class StretchedLayout:
 
     @property
     def number(self) -> int:
-        """Pieces of the network."""
         return self.layout.pipeline * self.layout.interleave
 
     @cached_property
@@ -222,7 +219,6 @@ class StretchedLayout:
 
     @property
     def estimate(self) -> Estimate:
-        """Its times."""
         slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
         value, low, high = self.whole[-1].answer.busy
         runtime, each = self.runtime_s, self.busy_s[slowest]
