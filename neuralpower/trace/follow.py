@@ -68,7 +68,7 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
 
 def work_of(one: Pass, question: Question) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return _worked(one, _recorded(one, question), question)
+    return _worked(one, recorded(one, question), question)
 
 
 def _worked(one: Pass, found: Trace, question: Question) -> Trace:
@@ -81,7 +81,7 @@ def _worked(one: Pass, found: Trace, question: Question) -> Trace:
 
 def _pass(one: Pass, question: Question) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
-    found = _recorded(one, question)
+    found = recorded(one, question)
     idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
     notes = [note for note in (one.inputs.note, idle) if note]
     work = _worked(one, found, question)
@@ -117,9 +117,9 @@ def frozen(module: nn.Module) -> list[str]:
 
 def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
-    prefill = _recorded(asked.prefill, question)
+    prefill = recorded(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked, partial(_recorded, question=question), first, last)
+    growing = Growing(asked, partial(recorded, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -137,15 +137,15 @@ def _generation(asked: Generating, question: Question) -> Grown:
     )
 
 
-def _recorded(one: Pass, question: Question) -> Trace:
+def recorded(one: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
     if one.longer is not None:
-        shorter = _recorded(replace(one, longer=None), question)
-        return each_length(shorter, _recorded(one.longer, question), one)
+        shorter = recorded(replace(one, longer=None), question)
+        return each_length(shorter, recorded(one.longer, question), one)
     inputs = one.inputs
     try:
         with cast_rules(question.platform):
