@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
@@ -21,23 +23,37 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import Followed, Grown, Known, follow
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 
 
+class Passes:
+    """The passes of one request, which several predictors can ask about: each is recorded once."""
+
+    def __init__(self, request: Request, source: Source | None = None) -> None:
+        self.request = request
+        self.source = cache(lambda: source or request.source())
+        self.asked = cache(lambda run: request.asked(self.source(), run))  # way to run -> what runs
+        self.known = cache(lambda run: Known())
+
+
 def predict_request(
-    request: Request, predictor: Predictor, source: Source | None = None, seen: Seen | None = None
+    request: Request | Passes,
+    predictor: Predictor,
+    source: Source | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
     `seen` receives each pass or step of the prediction, in order. Raises as `predict`.
     """
-    source, run = source or request.source(), request.run_on(predictor.platform)
+    passes = request if isinstance(request, Passes) else Passes(request, source)
+    request, run = passes.request, passes.request.run_on(predictor.platform)
     request.check_masters()
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
-    asked = request.asked(source, run)
-    return predict(asked, predictor, question, model=request.called, margin=request.margin, seen=seen)
+    how: dict[str, Any] = {"model": request.called, "margin": request.margin, "seen": seen}
+    return predict(passes.asked(run), predictor, question, known=passes.known(run), **how)
 
 
 def predict(
@@ -48,10 +64,12 @@ def predict(
     model: str,
     margin: float | None = None,
     seen: Seen | None = None,
+    known: Known | None = None,
 ) -> tuple[Prediction, Trace]:
     """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    `seen` receives each pass or step of the prediction, in order; `margin` as in a request.
+    `seen` receives each pass or step of the prediction, in order; `margin` as in a request; `known` as in
+    `follow`.
 
     Raises:
         PredictorError: the predictor was not trained on the dtype or phase.
@@ -59,7 +77,7 @@ def predict(
     """
     check(predictor, question)
     question = with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
-    found = follow(asked, question if question.layout.alone else one_micro_batch(question))
+    found = follow(asked, question if question.layout.alone else one_micro_batch(question), known)
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)

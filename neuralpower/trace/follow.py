@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.quantised_step import with_quantised
-from neuralpower.trace.question import COMPILE, Question
+from neuralpower.trace.question import COMPILE, Question, everything
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
@@ -28,6 +28,7 @@ from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
 from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 
+T = TypeVar("T")
 SHOWN = 3  # first steps of a generation that are kept, besides the last
 
 
@@ -56,35 +57,57 @@ class Grown:
     end: Sequence[Trace]  # the last; none where one token is all
 
 
-def follow(asked: Asked, question: Question) -> Followed | Grown:
+class Known:
+    """What was recorded of the passes of one network at one size, for questions about several devices."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[tuple[Any, ...], Any]] = []
+
+    def of(self, what: str, one: Pass, question: Question, make: Callable[[], T]) -> T:
+        """What was made of a pass for the same question, or is made now."""
+        sizes = one.name, one.batch_size, one.tokens, one.context, one.lengths
+        about = question if question.phase != FORWARD else replace(question, knows=everything)
+        key = what, sizes, about
+        if (found := next((value for other, value in self._kept if other == key), None)) is not None:
+            return found  # type: ignore[no-any-return]
+        self._kept.append((key, make()))
+        return self._kept[-1][1]  # type: ignore[no-any-return]
+
+
+def follow(asked: Asked, question: Question, known: Known | None = None) -> Followed | Grown:
     """Follow one pass or a generation on the meta device, and apply the trace passes of the question.
+
+    `known` keeps what is recorded, for another question about the same `asked`.
 
     Raises:
         ModelError: a forward raises, or the model has no activation checkpointing of its own to switch on.
         InputError: there is nothing to train, or an optimizer does not take the gradients.
     """
-    return _generation(asked, question) if isinstance(asked, Generating) else _pass(asked, question)
+    known = known or Known()
+    if isinstance(asked, Generating):
+        return _generation(asked, question, known)
+    return _pass(asked, question, known)
 
 
-def work_of(one: Pass, question: Question) -> Trace:
+def work_of(one: Pass, question: Question, known: Known | None = None) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return _worked(one, recorded(one, question), question)
+    return _worked(one, recorded(one, question, known), question, known)
 
 
-def _worked(one: Pass, found: Trace, question: Question) -> Trace:
+def _worked(one: Pass, found: Trace, question: Question, known: Known | None) -> Trace:
     """The tasks of what was recorded of a pass."""
-    work = applied(found, question)
+    work = (known or Known()).of("work", one, question, lambda: applied(found, question))
     if one.step is None:
         return work
-    return stepped(work, None if one.decodes is None else work_of(one.decodes, question), one.step)
+    return stepped(work, None if one.decodes is None else work_of(one.decodes, question, known), one.step)
 
 
-def _pass(one: Pass, question: Question) -> Followed:
+def _pass(one: Pass, question: Question, known: Known) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
-    found = recorded(one, question)
+    found = recorded(one, question, known)
     idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
     notes = [note for note in (one.inputs.note, idle) if note]
-    work = _worked(one, found, question)
+    work = _worked(one, found, question, known)
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -97,7 +120,9 @@ def _pass(one: Pass, question: Question) -> Followed:
             settings["compiled"] = question.run == COMPILE and question.layout.alone
             notes += frozen(one.module)
         try:
-            lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            given = one.inputs.args, one.inputs.kwargs
+            make = partial(training_lifetimes, one.module, *given, **settings)
+            lifetimes = known.of("lifetimes", one, replace(question, knows=everything), make)
             notes += [lifetimes.note] if lifetimes.note else []
             if question.weights is not None:
                 lifetimes = with_quantised(lifetimes, found.weights, question.weights)
@@ -115,11 +140,11 @@ def frozen(module: nn.Module) -> list[str]:
     )
 
 
-def _generation(asked: Generating, question: Question) -> Grown:
+def _generation(asked: Generating, question: Question, known: Known) -> Grown:
     """The prefill and a few steps of a generation."""
-    prefill = recorded(asked.prefill, question)
+    prefill = recorded(asked.prefill, question, known)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked, partial(recorded, question=question), first, last)
+    growing = Growing(asked, partial(recorded, question=question, known=known), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -137,15 +162,20 @@ def _generation(asked: Generating, question: Question) -> Grown:
     )
 
 
-def recorded(one: Pass, question: Question) -> Trace:
+def recorded(one: Pass, question: Question, known: Known | None = None) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
     if one.longer is not None:
-        shorter = recorded(replace(one, longer=None), question)
-        return each_length(shorter, recorded(one.longer, question), one)
+        shorter = recorded(replace(one, longer=None), question, known)
+        return each_length(shorter, recorded(one.longer, question, known), one)
+    return (known or Known()).of("trace", one, question, lambda: _recorded(one, question))
+
+
+def _recorded(one: Pass, question: Question) -> Trace:
+    """The same of samples of one length."""
     inputs = one.inputs
     try:
         with cast_rules(question.platform):

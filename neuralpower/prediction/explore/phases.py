@@ -15,7 +15,7 @@ from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PREDICTED, Phase
-from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.case import Passes, predict_request
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
 from neuralpower.prediction.explore.sweep import (
@@ -141,13 +141,15 @@ def sweep_phases(
     Raises:
         PredictorError: a predictor was not trained on the dtype or phase.
     """
-    pairs = [(request, predictor) for predictor in predictors for request in requests]
+    pairs = [(request, predictor) for request in requests for predictor in predictors]
     notes: dict[str, None] = {}
     points = []
+    passes: Passes | None = None  # of the last request: all predictors in turn ask about it
     for request, predictor in counted(pairs, f"tracing {requests[0].called}:"):
         about = _about(request, predictor)
+        passes = passes if passes is not None and passes.request is request else Passes(request)
         try:
-            prediction, _ = predict_request(request, predictor)
+            prediction, _ = predict_request(passes, predictor)
         except NeuralPowerError as error:
             points.append(SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)}))
             continue
@@ -156,12 +158,14 @@ def sweep_phases(
         samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
         figures = dict(_memory(prediction, predictor, memory_bytes, request.margin))
         points.append(SweepPoint(**about, **_figures(prediction, samples), **figures))
+    points = [points[i] for k in range(len(predictors)) for i in range(k, len(points), len(predictors))]
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     warnings = tuple(doubts(predictors, coverages, trained))
     run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
-    return Sweep(marked, front, len(pairs), tuple(notes), warnings, run)
+    ways = {(p.platform.name, requests[0].run_on(p.platform)) for p in predictors}
+    return Sweep(marked, front, len(requests) * len(ways), tuple(notes), warnings, run)
 
 
 def _about(request: Request, predictor: Predictor) -> dict[str, Any]:
