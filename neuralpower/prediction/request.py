@@ -155,11 +155,13 @@ class Request:
     @property
     def called(self) -> str:
         """The model's name; of a module, its class."""
+        if isinstance(self.model, Source):
+            return str(self.model.name)
         return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
 
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
-        found = self.model if isinstance(self.model, Source) else resolve(self.model)
+        found = resolve(self.model)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
 

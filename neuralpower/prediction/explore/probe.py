@@ -164,7 +164,7 @@ class Probe:
         return memory
 
     def agreements(self) -> dict[str, bool]:
-        """Name of a pass -> whether a few blocks stand for all; passes that were followed whole are compared."""
+        """Name of a pass -> whether a few blocks stand for all; those followed whole are compared."""
         for name in [*self._whole]:
             self._a_few_do(name)
         return dict(self._agrees)
