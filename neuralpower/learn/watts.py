@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.attention import TORCH
 from neuralpower.layers.base import Layer
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.file_struct import Log, NotNegative, Part, Positive
@@ -105,8 +106,9 @@ def unlimited_w(columns: Layer, hardware: Hardware, seconds: Array, device: str)
 
 def _works(columns: Layer, computes: Array) -> list[tuple[str, Array]]:
     """The kinds of work that rows do, each with its rows, [rows]; `computes`: not bound by memory."""
-    if "key_length" in columns.dimensions:
-        return [(ATTENTION, computes), (CACHE, ~computes)]
+    if "key_length" in columns.dimensions:  # torch's own kernels draw as much as products, engines' less
+        by_torch = np.broadcast_to(np.asarray(getattr(columns, "library", "")) == TORCH, computes.shape)
+        return [(PRODUCTS, computes & by_torch), (ATTENTION, computes & ~by_torch), (CACHE, ~computes)]
     if columns.multiplies:
         return [(PRODUCTS, computes), (WEIGHTS, ~computes)]
     return [(PASSES, np.ones(len(computes), dtype=bool))]

@@ -52,8 +52,11 @@ def predict_request(
     request, run = passes.request, passes.request.run_on(predictor.platform)
     request.check_masters()
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
+    asked = passes.asked(run)
+    question = served(asked, predictor, question)
+    found = followed(asked, question, passes.known(run))
     how: dict[str, Any] = {"model": request.called, "margin": request.margin, "seen": seen}
-    return predict(passes.asked(run), predictor, question, known=passes.known(run), **how)
+    return priced(found, predictor, question, **how)
 
 
 def predict(
@@ -64,20 +67,40 @@ def predict(
     model: str,
     margin: float | None = None,
     seen: Seen | None = None,
-    known: Known | None = None,
 ) -> tuple[Prediction, Trace]:
     """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    `seen` receives each pass or step of the prediction, in order; `margin` as in a request; `known` as in
-    `follow`.
+    `seen` receives each pass or step of the prediction, in order; `margin` as in a request.
 
     Raises:
         PredictorError: the predictor was not trained on the dtype or phase.
         InputError, ModelError: as `follow`.
     """
+    question = served(asked, predictor, question)
+    return priced(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
+
+
+def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
+    """The question with weights as the device runs them; raises PredictorError and InputError."""
     check(predictor, question)
-    question = with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
-    found = follow(asked, question if question.layout.alone else one_micro_batch(question), known)
+    return with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
+
+
+def followed(asked: Asked, question: Question, known: Known | None = None) -> Followed | Grown:
+    """What is followed for a question, on one device or several; raises as `follow`."""
+    return follow(asked, question if question.layout.alone else one_micro_batch(question), known)
+
+
+def priced(
+    found: Followed | Grown,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
+) -> tuple[Prediction, Trace]:
+    """The prediction of what was followed, with its memory next to the device's; `seen` as in `predict`."""
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -19,13 +19,11 @@ from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, Question, everything
 from neuralpower.trace.ragged import each_length
-from neuralpower.trace.recipe import TRAINING, default_loss
+from neuralpower.trace.recipe import TRAINING, default_loss, settings_of
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 
 T = TypeVar("T")
@@ -52,7 +50,7 @@ class Grown:
     work: Trace  # of the prefill
     traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
     weights: Sequence[float]  # how many steps each of `steps` stands for
-    steps: Iterator[Trace]  # those to look at, one by one: together they are large
+    steps: Iterable[Trace]  # those to look at, one by one: together they are large
     begin: Sequence[Trace]  # the first few, but for the last
     end: Sequence[Trace]  # the last; none where one token is all
 
@@ -68,8 +66,8 @@ class Known:
         sizes = one.name, one.batch_size, one.tokens, one.context, one.lengths
         about = question if question.phase != FORWARD else replace(question, knows=everything)
         key = what, sizes, about
-        if (found := next((value for other, value in self._kept if other == key), None)) is not None:
-            return found  # type: ignore[no-any-return]
+        if (kept := next((value for other, value in self._kept if other == key), None)) is not None:
+            return kept  # type: ignore[no-any-return]
         self._kept.append((key, make()))
         return self._kept[-1][1]  # type: ignore[no-any-return]
 
@@ -102,12 +100,12 @@ def _worked(one: Pass, found: Trace, question: Question, known: Known | None) ->
     return stepped(work, None if one.decodes is None else work_of(one.decodes, question, known), one.step)
 
 
-def _pass(one: Pass, question: Question, known: Known) -> Followed:
+def _pass(asked: Pass, question: Question, known: Known) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
-    found = recorded(one, question, known)
-    idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
-    notes = [note for note in (one.inputs.note, idle) if note]
-    work = _worked(one, found, question, known)
+    found = recorded(asked, question, known)
+    idle = found.idle if asked.name == FORWARD else ""  # other passes leave the encoder out, as they should
+    notes = [note for note in (asked.inputs.note, idle) if note]
+    work = _worked(asked, found, question, known)
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -116,19 +114,19 @@ def _pass(one: Pass, question: Question, known: Known) -> Followed:
             "autocast": question.autocast,
         }
         if question.phase == TRAINING:
-            settings |= settings_of(question.recipe) | {"holds_output": one.inputs.labelled}
+            settings |= settings_of(question.recipe) | {"holds_output": asked.inputs.labelled}
             settings["compiled"] = question.run == COMPILE and question.layout.alone
-            notes += frozen(one.module)
+            notes += frozen(asked.module)
         try:
-            given = one.inputs.args, one.inputs.kwargs
-            make = partial(training_lifetimes, one.module, *given, **settings)
-            lifetimes = known.of("lifetimes", one, replace(question, knows=everything), make)
+            given = asked.inputs.args, asked.inputs.kwargs
+            make = partial(training_lifetimes, asked.module, *given, **settings)
+            lifetimes = known.of("lifetimes", asked, replace(question, knows=everything), make)
             notes += [lifetimes.note] if lifetimes.note else []
             if question.weights is not None:
                 lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
-    return Followed(one, found, work, lifetimes, tuple(notes))
+    return Followed(asked, found, work, lifetimes, tuple(notes))
 
 
 def frozen(module: nn.Module) -> list[str]:
@@ -162,25 +160,25 @@ def _generation(asked: Generating, question: Question, known: Known) -> Grown:
     )
 
 
-def recorded(one: Pass, question: Question, known: Known | None = None) -> Trace:
+def recorded(asked: Pass, question: Question, known: Known | None = None) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
-    if one.longer is not None:
-        shorter = recorded(replace(one, longer=None), question, known)
-        return each_length(shorter, recorded(one.longer, question, known), one)
-    return (known or Known()).of("trace", one, question, lambda: _recorded(one, question))
+    if asked.longer is not None:
+        shorter = recorded(replace(asked, longer=None), question, known)
+        return each_length(shorter, recorded(asked.longer, question, known), asked)
+    return (known or Known()).of("trace", asked, question, lambda: _recorded(asked, question))
 
 
-def _recorded(one: Pass, question: Question) -> Trace:
+def _recorded(asked: Pass, question: Question) -> Trace:
     """The same of samples of one length."""
-    inputs = one.inputs
+    inputs = asked.inputs
     try:
         with cast_rules(question.platform):
-            found = trace(
-                one.module,
+            traced = trace(
+                asked.module,
                 inputs.args,
                 inputs.kwargs,
                 training=question.phase != FORWARD,
@@ -190,18 +188,18 @@ def _recorded(one: Pass, question: Question) -> Trace:
             )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    said = () if one.sharding is None else one.sharding.notes
-    found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
-    return applied(found, question, OF_CALLS)
+    said = () if asked.sharding is None else asked.sharding.notes
+    traced = replace(traced, about=shape_of(asked), granted=(*traced.granted, *said))
+    return applied(traced, question, OF_CALLS)
 
 
-def shape_of(one: Pass) -> PassShape:
+def shape_of(asked: Pass) -> PassShape:
     """The shape of a trace's pass."""
-    windows = {} if one.name == FORWARD else windows_of(one.module)
-    placed = placed_experts(one.module)
-    if one.step is not None:  # the passes of a prompt make it
-        return PassShape(PREFILL, one.batch_size, one.tokens, 0, windows, placed, one.step.sequences)
-    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
+    windows = {} if asked.name == FORWARD else windows_of(asked.module)
+    placed = placed_experts(asked.module)
+    if asked.step is not None:  # the passes of a prompt make it
+        return PassShape(PREFILL, asked.batch_size, asked.tokens, 0, windows, placed, asked.step.sequences)
+    return PassShape(asked.name, asked.batch_size, asked.tokens, asked.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:
