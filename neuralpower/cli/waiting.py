@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
 FIRST_S = 2.0  # before a line is shown
-EACH_S = 10.0  # between lines where stderr is no terminal
+EACH_S = 10.0  # between lines in a pipe or a file
 LEFT_S = 5.0  # after which it shows the time left
 FEWEST = 2  # parts from which the time of the others is estimated
 BEGUN = "starting"
@@ -74,6 +74,11 @@ class Waiting:
                 self._live.stop()
                 self._live = None
 
+    def end(self) -> None:
+        """Remove the line for good."""
+        self.ended = True
+        self.pause()
+
     def _show(self) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -98,7 +103,7 @@ class Waiting:
             self._live.start()
 
     def _write(self) -> None:
-        """Write the line to what is no terminal, and again later."""
+        """Write the line to a pipe or a file, and again later."""
         stream = shown_by(sys.stderr)
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.write(f"{self.line()}\n")
@@ -174,8 +179,7 @@ def resume() -> None:
 def end() -> None:
     """Remove the line: the command has its own display."""
     if _waiting is not None:
-        _waiting.ended = True
-        _waiting.pause()
+        _waiting.end()
 
 
 def said(seconds: float) -> str:

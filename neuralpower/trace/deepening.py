@@ -152,7 +152,7 @@ class Deepening:
         return found
 
     def ends(self, groups: int) -> tuple[int, ...]:
-        """The ends of a history of so many blocks, counted as `ranked` counts."""
+        """The ends of a history of that number of blocks, counted as `ranked` counts."""
         return tuple(self._moved(end, groups - SHORT) for end in self._four.ends)
 
     def storages(self, blocks: int) -> list[Storage]:

@@ -41,7 +41,7 @@ def test_the_line_says_what_is_done_and_after_a_while_what_is_left() -> None:
         waiting.hear("fitting", 0, None)
         assert waiting.line() == "fitting, 6 s"
     finally:
-        waiting.pause()
+        waiting.end()
 
 
 def test_a_stage_is_told_to_whoever_listens_and_to_nobody_else() -> None:

@@ -50,7 +50,7 @@ class Probe:
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = request.source()
         phase = request.way
-        # number of blocks, None for all -> a network of so many; one that is sharded changes
+        # number of blocks, None for all -> a network of that depth; one that is sharded changes
         alike = like is not None and like.builds_like(request)
         self._built: dict[int | None, nn.Module] = like._built if like is not None and alike else {}
         self.module = self._build(None)
