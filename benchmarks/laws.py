@@ -29,11 +29,12 @@ import numpy as np
 
 from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
-from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
+from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention, matmul
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, pricing
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.choosing import Choice
 from neuralpower.learn.estimates import (
     BY_LAW,
     BY_NETWORKS,
@@ -207,7 +208,7 @@ def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
 def without_clamps(*, tiles: bool = True) -> Iterator[None]:
     """Predictions without what holds them; `tiles`: nor what makes sizes of a tile stand together."""
 
-    def nowhere(columns: Layer) -> tuple[Layer, Array]:
+    def nowhere(columns: Layer, kept: object = ()) -> tuple[Layer, Array]:
         return columns, np.zeros(len(columns.dtype), dtype=bool)
 
     def free(value: float) -> object:
@@ -216,7 +217,7 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
     instead: list[tuple[Any, str, Any]] = [
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
-        (laws, "other_types", lambda *_: ()),
+        (Choice, "_by_bits", lambda self, columns, found: found),
         (laws, "in_more_bits", lambda *_: []),
     ]
     if tiles:
@@ -224,6 +225,7 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
             (pricing, "in_tiles", nowhere),
             (attention, "between_powers", lambda *_: None),
             (latent_attention, "between_powers", lambda *_: None),
+            (matmul, "between_tiles", lambda *_: None),
         ]
     with contextlib.ExitStack() as stack:
         for module, name, other in instead:

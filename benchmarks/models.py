@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError, NeuralPowerError
-from neuralpower.networks.decoder import Decoder, Pass
+from neuralpower.networks.decoder import Decoder
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve

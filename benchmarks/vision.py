@@ -19,8 +19,8 @@ from benchmarks.prior import parser_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.laws import floors
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.prior import floors
 from neuralpower.learn.prior_fit import Observation
 from neuralpower.learn.problem import Array
 

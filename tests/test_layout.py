@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "neuralpower"
 ALL = "*"  # nearly every module is used from outside, or by the commands alone: none is hidden
 PACKAGES: Mapping[str, str] = {
     "version": "",
+    "late": "",
     "errors": "",
     "dtypes": "",
     "files": "atomic cache csv_files json_files markdown paths stages terminal",
@@ -34,14 +35,16 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
-        mixed_dtypes phases promised_values refusals requests running sameness sharding shortened size_limits
-        source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        adapters caches call_cache callables catalogue decoder families given_shapes hub input_request inputs
+        known_names mixed_dtypes passes phases promised_values refusals requests running sameness sharding
+        shortened size_limits source sources sources.base sources.catalogue trust users_code zoo zoo.mnist
+        zoo.paradnn
     """,
     "trace": """
-        by_request casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules
-        passes passes.accumulation passes.data_parallel passes.graph passes.quantisation paths
-        question recipe recorder records routing sparse_gradients stages step_lifetimes tracer
+        by_request casts deepening exchanges follow followed gradients kept lifetimes
+        master_weights memory_formats modules passes passes.accumulation passes.data_parallel passes.graph
+        passes.quantisation paths quantised_step
+        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
         undisturbed weights
     """,
     "ask": "keywords limits options output panels spread texts words",
@@ -55,8 +58,9 @@ PACKAGES: Mapping[str, str] = {
         watts
     """,
     "prediction": """
-        beside case compose evaluate footprint generation measured memory.engines memory.over_time memory.peak
-        memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown timeline
+        beside case compose evaluate footprint generation kept measured memory.engines memory.over_time
+        memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
+        timeline
         tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.rank explore.remedies explore.score
@@ -65,13 +69,14 @@ PACKAGES: Mapping[str, str] = {
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
-        cards charts explored gates grid inspection measured memory_pictures layouts number_format ranked
-        page perfetto
+        cards chart_files charts explored gates grid inspection measured memory_pictures layouts number_format
+        page perfetto ranked
         pictures served shown tables traces training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
-    "api": "functions gates loaded ranked serving",
+    "api": "functions gates loaded predicting ranked serving",
     "integrations": "",
+    "web": "server",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "cli": "choices commands known_names output parsing",

@@ -14,7 +14,8 @@ from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.api.apart import apart
-from neuralpower.api.inputs import explained, runs_of, with_inputs
+from neuralpower.api.inputs import with_inputs
+from neuralpower.api.predicting import predicted
 from neuralpower.ask import texts
 from neuralpower.ask.keywords import documented, keywords
 from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
@@ -24,30 +25,28 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.devices.spec import spec_of
-from neuralpower.errors import InputError, check_share
+from neuralpower.errors import InputError
 from neuralpower.files.paths import is_file
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.learn.predictor_json import check_places
-from neuralpower.learn.settings import all_set, set_to
+from neuralpower.learn.settings import all_set
 from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.prediction.case import device_memory, predict
+from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.footprint import footprint_of, terms_in
+from neuralpower.prediction.footprint import terms_in
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
-from neuralpower.prediction.prediction import Prediction, check_coverage
+from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_in, request_of, run_of
-from neuralpower.prediction.served_type import check_served_by
-from neuralpower.prediction.timeline import Seen
 from neuralpower.report.cards import write_predictor
 from neuralpower.trace.question import ENGINE
 
@@ -127,7 +126,10 @@ class LoadedPredictor:
             PredictorError: a dtype or phase that was not trained.
             CoverageError: the coverage is below `min_coverage`.
         """
-        return predicted(self, model, inputs, keywords("option of predict", options, Predicting))
+        given = keywords("option of predict", options, Predicting)
+        self.check_devices(cluster_in(given))
+        network = model if isinstance(model, str) else as_network(model)
+        return predicted(self.predictor, network, inputs, given)
 
     @apart
     def score(
@@ -173,42 +175,6 @@ class LoadedPredictor:
                 f"devices {cluster}: this predictor is of {self.device}; "
                 f"write neuralpower.load({cluster.spec.slug!r})"
             )
-
-
-def predicted(
-    loaded: LoadedPredictor, model: Model, inputs: Any, options: Given, seen: Seen | None = None
-) -> Prediction:
-    """The prediction that options ask for; `seen` as in `prediction.case.predict`."""
-    share, batch = options.get("min_coverage"), options.get("batch_size")
-    predictor = set_to(loaded.predictor, options.get("power_limit"), options.get("clock"))
-    check_share("min_coverage", share, "min_coverage=0.95")
-    loaded.check_devices(cluster_in(options))
-    network = as_network(model)
-    engine = options.get("engine")
-    run = run_of(options.get("run"), phase_in(options).name, predictor.platform)
-    check_served_by(engine, run)
-    dtype, notes = dtype_for(network, options.get("dtype"), predictor, run, engine)
-    sizes = {} if inputs is None else {"batch_size": int(batch or 1)}
-    request = request_of(network, options, dtype=dtype, **sizes)
-    request.check(predictor)
-    source = request.source()
-    question = request.question(predictor.platform, knows=predictor.knows, run=run)
-
-    def answered(inputs: Any) -> Prediction:
-        given: dict[str, Any] = {"batch_size": batch, "checked": options.get("dtype") is not None}
-        runs = (
-            request.asked(source, run) if inputs is None else runs_of(source, inputs, request, run, **given)
-        )
-        how: dict[str, Any] = {"model": str(source.name), "margin": request.margin, "seen": seen}
-        return predict(runs, predictor, question, **how)[0]
-
-    with explained(inputs, answered):
-        found = answered(inputs)
-    check_coverage(found, share, "min_coverage")
-    footprint = footprint_of(found, options)
-    doubtful = () if footprint is None else footprint.warnings
-    found = replace(found, footprint=footprint, warned=(*found.warned, *doubtful))
-    return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:

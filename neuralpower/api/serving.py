@@ -36,7 +36,6 @@ POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fractio
 POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
 LINK = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GiB/s|MB/s)")
 UNITS = {"GB/s": 1e9, "GiB/s": 2.0**30, "MB/s": 1e6}
-OVERLAPS_SINCE = (0, 14)  # vLLM's asynchronous scheduling is the default
 ACCEPTANCE = 0.7  # usual of three tokens that a trained head drafts (Li et al., EAGLE, 2024)
 
 
@@ -126,7 +125,7 @@ def asked_plan(model: str, options: Given) -> Plan:
         workload,
         rate,
         targets_of(given["sla"]),
-        [(spec, chosen(spec.slug).predictor) for spec in specs],
+        specs,
         prices=_prices(given.get("price", {}), [spec.slug for spec in specs]),
         degrees=texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks"),
         apart=given.get("apart", False),
@@ -173,14 +172,8 @@ def _deployed(given: Mapping[str, Any]) -> dict[str, Any]:
         "draft": draft,
         "acceptance": known.get("acceptance", ACCEPTANCE if draft else 0.0),
         "drafts": known.get("draft"),
-        "overlaps": not known["synchronous"] if "synchronous" in known else _overlaps(engine, known),
+        "overlaps": not known["synchronous"] if "synchronous" in known else None,
     }
-
-
-def _overlaps(engine: str, known: Mapping[str, Any]) -> bool:
-    """Whether the engine plans a step while the one before it runs."""
-    numbers = re.match(r"v?(\d+)\.(\d+)", str(known.get("engine_version", "")))
-    return engine != "vllm" or numbers is None or (int(numbers[1]), int(numbers[2])) >= OVERLAPS_SINCE
 
 
 def _link(given: Any) -> float | None:

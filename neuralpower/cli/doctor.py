@@ -15,7 +15,7 @@ from neuralpower.ask.output import Output
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.errors import NeuralPowerError
-from neuralpower.files.cache import MOST_BYTES, cache_folder
+from neuralpower.files.cache import ANSWERS, MOST_BYTES, TRACES, cache_folder
 from neuralpower.files.stages import stage
 from neuralpower.files.terminal import styled, visible
 from neuralpower.version import __version__, version_of
@@ -30,6 +30,7 @@ OPTIONAL = {  # module -> (package, what it is for)
     "lmdb": ("lmdb pillow", "bench with images"),
     "tensorboard": ("tensorboard", "event files of lab"),
     "onnx": ("onnx onnxscript", "ONNX files as models"),
+    "starlette": ("starlette uvicorn python-multipart", "the page of neuralpower web"),
 }
 NETWORK, DEVICE = "zoo:deep_mnist", "nvidia-t4"
 FLOP = 23_937_500  # of NETWORK with a batch of 1
@@ -102,8 +103,8 @@ def _cache() -> Finding:
     if folder is None:
         return Finding("cache", None, "switched off: every answer is computed again")
     kept = [file.stat().st_size for file in folder.rglob("*.json")] if folder.is_dir() else []
-    size = f"{sum(kept) / 2**20:.1f} of {MOST_BYTES / 2**20:.0f} MiB"
-    return Finding("cache", True, f"{folder}: {len(kept)} answers, {size}")
+    size = f"{sum(kept) / 2**20:.1f} of {len((ANSWERS, TRACES)) * MOST_BYTES / 2**20:.0f} MiB"
+    return Finding("cache", True, f"{folder}: {len(kept)} answers and traces, {size}")
 
 
 def _itself() -> Iterator[Finding]:

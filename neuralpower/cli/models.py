@@ -148,7 +148,7 @@ def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
 
 def _built(id: str) -> dict[str, Any]:
     """A network's numbers; it is built on the meta device, which needs no memory."""
-    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.input_request import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO
     from neuralpower.trace.tracer import trace

@@ -48,7 +48,7 @@ def predict(model: Model, **asked: Unpack[Predict]) -> None:
 def _predict(model: str, asked: Predict, form: str) -> None:
     """Predict and print; raises NeuralPowerError."""
     stage("importing torch and transformers")
-    from neuralpower.api.loaded import LoadedPredictor, predicted
+    from neuralpower.api.predicting import predicted
     from neuralpower.files.atomic import check_place
     from neuralpower.prediction.prediction import check_coverage
     from neuralpower.prediction.request import phase_in
@@ -71,7 +71,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
     least = asked["min_coverage"]
-    prediction = predicted(LoadedPredictor(trained), model, None, {**asked, "min_coverage": None}, seen)
+    prediction = predicted(trained, model, None, {**asked, "min_coverage": None}, seen)
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
     _check_limits(prediction, asked)

@@ -161,6 +161,9 @@ def _refused(row: Mapping[str, Any], slug: str) -> str:
         return f"phase {phase}: only forward passes move factors"
     if device is not None and _slug(str(device)) != slug:
         return f"measured on {device}, not on {slug}"
+    seconds = row["runtime_s"]
+    if seconds is None or not 0 < seconds < np.inf:
+        return f"runtime_s {'empty' if seconds is None else f'{seconds:g}'}: must be seconds above 0"
     return ""
 
 

@@ -22,8 +22,11 @@ from neuralpower.errors import InputError
 
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
-MOST_BYTES = 32 * 2**20  # of all answers; the least recently used ones go first
+ANSWERS, TRACES = "answers", "traces"  # folders of what is kept
+MOST_BYTES = 32 * 2**20  # in each of them; the least recently used go first
 SCHEMA = 2
+# Windows has neither links to follow here nor users' numbers: a profile's folder is its user's alone.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 NAME = re.compile(r"[0-9a-f]{40}\.json|\.[0-9a-f]{40}\.\d+\.new")
 
 
@@ -70,10 +73,10 @@ def stamps_of(folder: Path, endings: tuple[str, ...]) -> list[tuple[str, int, in
     return stamps
 
 
-def recall(folder: Path, key: str) -> dict[str, Any] | None:
+def recall(folder: Path, key: str, sort: str = ANSWERS) -> dict[str, Any] | None:
     """The answer of that key; None where there is none, none that can be read, or another user's."""
     try:
-        data = _read(_place(folder, key))
+        data = _read(_place(folder, key, sort))
         if data["schema"] != SCHEMA or data["key"] != key or not isinstance(data["answer"], dict):
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -82,9 +85,9 @@ def recall(folder: Path, key: str) -> dict[str, Any] | None:
     return answer
 
 
-def keep(folder: Path, key: str, answer: dict[str, Any]) -> None:
+def keep(folder: Path, key: str, answer: dict[str, Any], sort: str = ANSWERS) -> None:
     """Write an answer, whole or not at all; not kept where the disk refuses or a stranger's file lies."""
-    file = _place(folder, key)
+    file = _place(folder, key, sort)
     new = file.with_name(f".{key}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
         for place in (folder, file.parent):  # `parents` would make the first one readable by all
@@ -108,21 +111,21 @@ def _read(file: Path) -> Any:
 
     A pipe is not waited for, and no link is followed.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(file, os.O_RDONLY | NO_LINK)
     with os.fdopen(descriptor, "rb") as entry:
         if not _is_own(os.fstat(descriptor), stat.S_IFREG) or not _is_own(file.parent.lstat(), stat.S_IFDIR):
             raise OSError(errno.EPERM, "another user's, or no file")
-        os.utime(descriptor)
+        os.utime(file if os.name == "nt" else descriptor)
         return json.loads(entry.read())
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
     """Whether something is of a kind, and belongs to this user."""
-    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
+    return stat.S_IFMT(status.st_mode) == kind and (os.name == "nt" or status.st_uid == os.geteuid())
 
 
-def _place(folder: Path, key: str) -> Path:
-    return folder / "answers" / f"{key}.json"
+def _place(folder: Path, key: str, sort: str) -> Path:
+    return folder / sort / f"{key}.json"
 
 
 def _prune(folder: Path) -> None:

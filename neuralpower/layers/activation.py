@@ -6,40 +6,40 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.late import F, torch
 from neuralpower.layers import Call, Draw, Layer, Training, View, Views, layer_kind
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
 from neuralpower.layers.tensors import common_dtype, contiguous_run, first, strided
 
+# what gives the function: torch is imported by the first call that is built
 FUNCTIONS: dict[str, Any] = {
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "hardtanh": F.hardtanh,
-    "leaky_relu": F.leaky_relu,
-    "elu": F.elu,
-    "softplus": F.softplus,
-    "mish": F.mish,
-    "relu6": F.relu6,
-    "log_sigmoid": F.logsigmoid,
-    "selu": F.selu,
-    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
-    "celu": F.celu,
-    "prelu": lambda x: F.prelu(x, x.new_ones(1)),
+    "relu": lambda: torch.relu,
+    "gelu": lambda: F.gelu,
+    "silu": lambda: F.silu,
+    "sigmoid": lambda: torch.sigmoid,
+    "tanh": lambda: torch.tanh,
+    "hardswish": lambda: F.hardswish,
+    "hardsigmoid": lambda: F.hardsigmoid,
+    "hardtanh": lambda: F.hardtanh,
+    "leaky_relu": lambda: F.leaky_relu,
+    "elu": lambda: F.elu,
+    "softplus": lambda: F.softplus,
+    "mish": lambda: F.mish,
+    "relu6": lambda: F.relu6,
+    "log_sigmoid": lambda: F.logsigmoid,
+    "selu": lambda: F.selu,
+    "gelu_tanh": lambda: functools.partial(F.gelu, approximate="tanh"),
+    "celu": lambda: F.celu,
+    "prelu": lambda: lambda x: F.prelu(x, x.new_ones(1)),
 }
 INPLACE: dict[str, Any] = {
-    "relu": torch.relu_,
-    "silu": functools.partial(F.silu, inplace=True),
-    "relu6": functools.partial(F.relu6, inplace=True),
-    "hardtanh": functools.partial(F.hardtanh, inplace=True),
+    "relu": lambda: torch.relu_,
+    "silu": lambda: functools.partial(F.silu, inplace=True),
+    "relu6": lambda: functools.partial(F.relu6, inplace=True),
+    "hardtanh": lambda: functools.partial(F.hardtanh, inplace=True),
 }
 COMMON = """
     relu relu gelu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu softplus mish
@@ -103,7 +103,7 @@ class Activation(Pointwise):
     def build(self, device: torch.device) -> Call:
         x = strided(self.reading(), self.elements, self.run, device, dense=False)
         table = INPLACE if self.inplace and self.function in INPLACE else FUNCTIONS
-        return Call(table[self.function], (x,), warm=(x,))
+        return Call(table[self.function](), (x,), warm=(x,))
 
     def flops(self) -> int:
         """FLOP by the function's formula, 1 for a comparison."""

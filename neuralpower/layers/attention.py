@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import Self
 
 from neuralpower.errors import InputError, Unmodelled
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import (
     Bytes,
     Call,
@@ -433,7 +430,7 @@ def window_of(rule: Callable[..., Tensor], queries: int, keys: int) -> int | Non
     """
     if queries != keys:
         return None
-    with _disable_current_modes():
+    with torch.utils._python_dispatch._disable_current_modes():
         places = torch.linspace(0, queries - 1, min(ROWS_ASKED, queries)).long()[:, None]
         zero, known = torch.zeros((), dtype=torch.long), torch.arange(keys)
         try:

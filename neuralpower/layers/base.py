@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled
+from neuralpower.late import Tensor, torch
 from neuralpower.layers.call import Call
 from neuralpower.layers.law import KindLaw
 from neuralpower.layers.operands import Bytes, Operand, Operands, by_dtype
@@ -37,12 +36,16 @@ FORMAT = re.compile(rf"( \[[^\]]*\])? {QUANTISED}$")
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one repeated call to the next, at most
 
 
+# Operators of every version of torch, which are known without importing it.
+USUAL = frozenset("eq ne lt le gt ge where bitwise_not bitwise_and bitwise_or dropout".split())
+
+
 class OperatorNames(frozenset[str]):
     """Some names, and that of any operator: aten's by itself, another library's as library.name."""
 
     def __contains__(self, name: object) -> bool:
         """Whether it is one of them, or an operator."""
-        if super().__contains__(name):
+        if super().__contains__(name) or name in USUAL:
             return True
         library, _, own = str(name).rpartition(".")
         valid = all(part.isidentifier() for part in str(name).split("."))

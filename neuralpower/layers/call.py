@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from neuralpower.late import Tensor
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, KindLaw, Layer, Training, View, Views, layer_kind
 from neuralpower.layers.fused import fused_operator
 from neuralpower.layers.operands import by_dtype as by_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,25 +61,26 @@ def take(columns: L, index: np.ndarray) -> L:
     return part
 
 
-def in_tiles(columns: L) -> tuple[L, np.ndarray]:
-    """(The rows with each size as the one that stands for its tile, which rows differ [rows], bool).
+def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
+    """(The rows with sizes but `kept` as those that stand for their tiles, which rows differ [rows], bool).
 
     A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
     multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
     pages of WHOLE, whatever their number, and stand with the last; up to TILE, with the last of their page.
+    So do batches from TILE on: how many items there are changes no item's alignment.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
     for name in plain_dimensions(type(columns)):
         size = getattr(columns, name)
         paged = name in columns.paged
         large = size > (WHOLE if paged else TILE)
-        if not np.any(large):
+        if name in kept or not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
         tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE, WHOLE))
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
-        stands = np.where((size % WHOLE == 0) | paged, last, first)
+        stands = np.where((size % WHOLE == 0) | (paged or name == "batch"), last, first)
         if name.endswith("channels"):  # groups have equal shares; more of them stand with the channels
             groups = np.maximum(np.asarray(getattr(columns, "groups", 1)), 1)
             groups = np.where(groups > TILE, 1, groups)
@@ -95,14 +96,27 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
 
 
 def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:
-    """`Layer.between` for a size that tables have at powers of 2 alone."""
+    """`KindLaw.between` for a size that tables have at powers of 2 alone."""
+    low = 2.0 ** np.floor(np.log2(np.maximum(getattr(columns, name), 1)))
+    return _between(columns, name, asked, low, 2 * low)
+
+
+def between_tiles(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:
+    """`KindLaw.between` for a size whose kernels come in waves: from one multiple of TILE to the next."""
     size = getattr(columns, name)
-    low = 2.0 ** np.floor(np.log2(np.maximum(size, 1)))
+    low = np.floor(size / TILE) * TILE
+    return _between(columns, name, asked & (size > TILE), low, low + TILE)
+
+
+def _between(
+    columns: L, name: str, asked: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, L, L] | None:
+    size = getattr(columns, name)
     rows = np.flatnonzero(asked & (low < size))
     if not len(rows):
         return None
-    some, share = take(columns, rows), (size / low - 1)[rows]
-    return rows, share, *(replaced(some, {name: times * low[rows]}) for times in (1, 2))
+    some, share = take(columns, rows), ((size - low) / (high - low))[rows]
+    return rows, share, *(replaced(some, {name: end[rows]}) for end in (low, high))
 
 
 def replaced(columns: L, fields: Mapping[str, Any]) -> L:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import (
     BY_OPERATOR,
     Bytes,
@@ -172,7 +170,7 @@ class Convolution(Windowed):
     channels_last: bool = False  # memory format that it runs in: one operand in it turns the other
 
     sized: ClassVar[tuple[str, ...]] = ("in", "kernel", "stride", "padding", "dilation")
-    function: ClassVar[Callable[..., Tensor]]
+    function: ClassVar[str]  # of torch.nn.functional
     argument_order: ClassVar[tuple[str, ...]] = ARGUMENTS
     largest_input: ClassVar[int] = 512
 
@@ -281,7 +279,7 @@ class Convolution(Windowed):
         given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}
         given["groups"] = self.groups
         given |= {name: self.sizes(name) for name in self.argument_order if name not in given}
-        return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
+        return Call(getattr(F, self.function), tuple(given[name] for name in self.argument_order), warm=(x,))
 
     def weight(self, device: torch.device) -> Tensor:
         """[out_channels, in_channels / groups, *kernel]."""
@@ -353,7 +351,7 @@ class Conv1d(Convolution):
     """One call of torch.nn.functional.conv1d, as in speech and text networks."""
 
     axes = ("length",)
-    function = F.conv1d
+    function = "conv1d"
     largest_input = 16384
     sweep_share = 1.5
     short_s = 5e-4
@@ -376,7 +374,7 @@ class Conv2d(Convolution):
 
     axes = ("height", "width")
     sweep_share = 6.0
-    function = F.conv2d
+    function = "conv2d"
     largest_input = 320
 
     @classmethod
@@ -408,7 +406,7 @@ class Conv3d(Convolution):
     axes = ("depth", "height", "width")
     later = frozenset({"transposed"})
     sweep_share = 2.0
-    function = F.conv3d
+    function = "conv3d"
     largest_input = 48
 
     @classmethod
@@ -456,7 +454,7 @@ class ConvTranspose2d(Convolution):
     sized = ("in", "kernel", "stride", "padding", "output_padding", "dilation")
     output_padding_height = output_padding_width = 0
     sweep_share = 1.2
-    function = F.conv_transpose2d
+    function = "conv_transpose2d"
     argument_order = TRANSPOSED
 
     @classmethod

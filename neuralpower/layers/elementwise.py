@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import (
     Bytes,
     Call,

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from typing_extensions import Self
 
+from neuralpower.late import F, torch
 from neuralpower.layers import (
     Bytes,
     Call,

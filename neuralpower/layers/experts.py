@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, View, Views, layer_kind
 from neuralpower.layers.expert_load import equal_load, power_law_load
 from neuralpower.layers.fused import Fused, fused_operator

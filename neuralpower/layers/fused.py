@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
-import torch
-
+from neuralpower.late import once_imported, torch
 from neuralpower.layers import Layer, Training
 
 F = TypeVar("F", bound=Callable[..., Any])
-_LIBRARY: Any = torch.library.Library("neuralpower", "DEF")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+LIBRARIES: list[Any] = []  # torch's, which forgets operators whose library is gone
 
 
 def _backward(layer: Fused) -> tuple[Layer, ...]:
@@ -37,8 +37,15 @@ def fused_operator(schema: str) -> Callable[[F], F]:
     """Define `neuralpower::NAME` by its schema, as torch writes them, and the function that computes it."""
 
     def register(function: F) -> F:
-        _LIBRARY.define(schema)
-        _LIBRARY.impl(schema.partition("(")[0], function, "CompositeExplicitAutograd")
+        once_imported(partial(define, schema, function))
         return function
 
     return register
+
+
+def define(schema: str, function: Callable[..., Any]) -> None:
+    """Give torch an operator of its schema."""
+    library: Any = torch.library.Library("neuralpower", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(schema)
+    library.impl(schema.partition("(")[0], function, "CompositeExplicitAutograd")
+    LIBRARIES.append(library)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.late import Tensor, once_imported, torch
 from neuralpower.layers import (
     Bytes,
     Call,
@@ -27,12 +26,11 @@ from neuralpower.layers import (
     Views,
     layer_kind,
 )
+from neuralpower.layers.fused import define
 from neuralpower.layers.terms import either
 from neuralpower.layers.traits import WIDTHS, Traits, only, steps
 
 SCHEMA = "fused(Tensor x, int written, int operations, int row) -> Tensor"
-_LIBRARY = torch.library.Library("neuralpower", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(SCHEMA)  # type: ignore[no-untyped-call]
 
 
 def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
@@ -45,9 +43,6 @@ def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
     return y.copy_(x.repeat(-(-written // max(x.numel(), 1)))[:written])
 
 
-_LIBRARY.impl("fused", _fused, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-
-
 def _keep_size(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.size = inputs[0].numel()
 
@@ -57,7 +52,12 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
     return gradient.repeat(-(-ctx.size // max(gradient.numel(), 1)))[: ctx.size], None, None, None
 
 
-torch.library.register_autograd("neuralpower::fused", _backward, setup_context=_keep_size, lib=_LIBRARY)
+def _define() -> None:
+    define(SCHEMA, _fused)
+    torch.library.register_autograd("neuralpower::fused", _backward, setup_context=_keep_size)
+
+
+once_imported(_define)
 
 
 def _traits(layer: FusedPointwise) -> Traits:

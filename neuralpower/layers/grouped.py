@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, View, Views, layer_kind
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.matrix_product import MatrixProduct

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import InputError
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, View, Views, layer_kind
 from neuralpower.layers.columns import between_powers
 from neuralpower.layers.fused import Fused, fused_operator

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import F, torch
 from neuralpower.layers import (
     Bytes,
     Call,

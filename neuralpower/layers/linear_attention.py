@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Call, Draw, layer_kind
 from neuralpower.layers.fused import fused_operator
 from neuralpower.layers.recurrences import Recurrence, convolved

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import (
     Bytes,
     Call,

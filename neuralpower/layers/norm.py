@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import WARP
 from neuralpower.errors import Unmodelled
+from neuralpower.late import F, Tensor, torch
 from neuralpower.layers import (
     Bytes,
     Call,

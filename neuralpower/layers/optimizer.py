@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import nn, torch
 from neuralpower.layers import (
     Bytes,
     Call,
@@ -34,13 +32,13 @@ from neuralpower.optimizers.registry import IMPLEMENTATIONS, possible
 # and in layers, "sgd" is the one with momentum, which was measured; `momentum` is its name elsewhere.
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
 SWEPT = ("sgd", "rmsprop", "adam", "adamw")  # that are measured
-CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "adagrad": torch.optim.Adagrad,
-    "sparseadam": torch.optim.SparseAdam,
+CLASSES = {  # of torch.optim
+    "sgd": "SGD",
+    "rmsprop": "RMSprop",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "adagrad": "Adagrad",
+    "sparseadam": "SparseAdam",
 }
 MEASURED = {"momentum": "sgd", **{name: name for name in CLASSES if name != "sgd"}}  # name -> `function`
 SPARSE = ("sgd", "momentum", "adagrad", "sparseadam")  # that take sparse gradients
@@ -112,7 +110,7 @@ class Optimizer(Layer):
         momentum = {"momentum": 0.9} if self.function == "sgd" else {}
         runs = self.implementation if device.type != "meta" or self.implementation != "fused" else "loop"
         ways = {way: way == runs for way in ("foreach", "fused") if possible(self.function, way)}
-        optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum, **ways)
+        optimizer = getattr(torch.optim, CLASSES[self.function])(parameters, lr=1e-6, **momentum, **ways)
         optimizer.defaults["fused"] = self.implementation == "fused"  # torch refuses it for meta tensors
         return Call(optimizer.step, ())
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES
+from neuralpower.late import Tensor
 from neuralpower.layers import Bytes, Described, Hardware, KindLaw, Layer, View, Views
 from neuralpower.layers.operands import by_dtype
 from neuralpower.layers.tensors import dtype_name

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import F, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, View, Views, layer_kind
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.rows import to_row

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Bytes, Described, Hardware, View, Views
 from neuralpower.layers.fused import Fused
 from neuralpower.layers.operands import Operand, own_operand

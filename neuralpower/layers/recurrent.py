@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self
 
+from neuralpower.late import Tensor, nn, torch
 from neuralpower.layers import (
     Bytes,
     Call,
@@ -164,7 +162,7 @@ class Recurrent(Layer):
         warm = x
         if self.packed_steps:
             warm = self.tensor(self.packed_steps, self.input_size, device=device)
-            x = PackedSequence(warm, self._batches())
+            x = nn.utils.rnn.PackedSequence(warm, self._batches())
         states = self.num_layers * self.directions, self.batch
         state, cell = (torch.zeros(*states, size, **where) for size in (self.outputs, self.hidden_size))
         # its code runs at each step: it is warm in any network, but would not be in turn with other layers

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import (
     Bytes,
     Call,
@@ -31,26 +30,11 @@ from neuralpower.layers.training import is_floating
 from neuralpower.layers.traits import Traits
 from neuralpower.layers.views import bytes_terms, seconds_terms
 
-FUNCTIONS: dict[str, Any] = {
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "var": torch.var,
-    "std": torch.std,
-    "amax": torch.amax,
-    "amin": torch.amin,
-    "argmax": torch.argmax,
-    "argmin": torch.argmin,
-    "max": torch.max,
-    "min": torch.min,
-    "prod": torch.prod,
-    "linalg_vector_norm": torch.linalg.vector_norm,
-    "logsumexp": torch.logsumexp,
-    "any": torch.any,
-    "all": torch.all,
-    "norm": torch.linalg.vector_norm,
-    "var_mean": torch.var_mean,
-    "std_mean": torch.std_mean,
-}
+FUNCTIONS = """
+    sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean
+    std_mean
+""".split()
+NORMS = ("linalg_vector_norm", "norm")
 SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
 WITH_INDICES = (*INDICES, "max", "min")  # max and min along an axis return places, too
 EXTREMA = (*WITH_INDICES, "amax", "amin")
@@ -178,7 +162,8 @@ class Reduction(Layer):
         x = self.tensor(*shape, device=device)
         if not x.is_floating_point() and self.function not in OF_INTEGERS:
             x = x.float()
-        function = FUNCTIONS.get(self.function, torch.sum)
+        name = self.function if self.function in FUNCTIONS else "sum"
+        function = torch.linalg.vector_norm if name in NORMS else getattr(torch, name)
         return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
 
     def flops(self) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from typing_extensions import Self
 
+from neuralpower.late import torch
 from neuralpower.layers import (
     Bytes,
     Call,

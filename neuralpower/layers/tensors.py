@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_iter
 
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
+from neuralpower.late import Tensor, torch
 from neuralpower.layers.base import Layer
 
 QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2"}
@@ -20,6 +17,23 @@ QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": 
 def first(output: Any) -> Any:
     """An operator's first output, or its only one."""
     return output[0] if isinstance(output, (tuple, list)) and output else output
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """Tensors among an operator's arguments or results, in order."""
+    found: list[Tensor] = []
+    _gather((values,), found)
+    return found
+
+
+def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            _gather(value, found)
+        elif isinstance(value, dict):
+            _gather(value.values(), found)
 
 
 def check_output(layer: Layer, operator: str, output: Any) -> None:
@@ -57,7 +71,11 @@ def dtype_name(tensor: Tensor) -> str:
 
 def common_dtype(*values: Any) -> str:
     """The type that stands for a call with these operands and results: the first float, else the first."""
-    names = [name for t in tree_iter(values) if isinstance(t, Tensor) and (name := dtype_name(t))]
+    names = [
+        name
+        for t in torch.utils._pytree.tree_iter(values)
+        if isinstance(t, Tensor) and (name := dtype_name(t))
+    ]
     return next((name for name in names if name in FLOATING), names[0] if names else "float32")
 
 

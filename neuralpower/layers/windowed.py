@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
-
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Layer
 from neuralpower.layers.terms import floor_div
 

@@ -71,7 +71,9 @@ def calibrate_by_networks(
     rejected += waiting
     names = {total.model for total in totals}
     if len(names) < FEWEST:
-        why = "".join(f"; {line}" for line in [*reasons(rejected)][:SHOWN])
+        every = [*reasons(rejected)]
+        why = "".join(f"; {line}" for line in every[:SHOWN])
+        why += f"; {len(every) - SHOWN} more reasons" if len(every) > SHOWN else ""
         text = (
             f"{len(names)} usable network{'' if len(names) == 1 else 's'}, {FEWEST} of different names needed"
         )

@@ -10,9 +10,9 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import take
 from neuralpower.learn import laws
-from neuralpower.learn.estimates import BASES, BY_LAW, HELD, MEASURED, Estimates
+from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
 from neuralpower.learn.lookup import EXACT, NOT
-from neuralpower.learn.pricing import Asked, Pricer, joined
+from neuralpower.learn.pricing import SHORTEST_S, Asked, Pricer, joined
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array
 
@@ -36,7 +36,31 @@ class Choice:
         Where none does, the first that knows similar calls estimates them, else a roofline.
         """
         found = self._by_fastest(columns)
-        return found if self.law is None else self._by_bits(columns, found)
+        return found if self.law is None else self._by_bits(columns, self._by_types(columns, found, self.law))
+
+    def _by_types(self, columns: Layer, found: Estimates, law: Law) -> Estimates:
+        """The estimates, where the law knows a type and a narrower one has rows: theirs, and work besides.
+
+        That is the part of the wider type's work, by the law, that the narrower one does not have. Times of
+        rows contain launches and waits of the code that runs, of which the law has the usual ones.
+        """
+        mine, asked = None, found.regressor == BY_LAW
+        for index, other, wider in laws.other_types(columns, law.hardware) if asked.any() else ():
+            if wider:
+                continue
+            mine = self._standing(columns) if mine is None else mine
+            theirs = self._standing(other)
+            told = np.flatnonzero((theirs > mine[index]) & asked[index])
+            rows, narrow = index[told], take(other, told)
+            if len(told):
+                known = self._by_fastest(narrow)
+                work, less = (_floor_s(one, law) for one in (take(columns, rows), narrow))
+                busy = np.maximum(found.runtime_s[rows] - law.launch_s, 0)
+                more = busy * np.maximum(1 - less / np.maximum(work, SHORTEST_S), 0)
+                part = known.times(1 + more / np.maximum(known.runtime_s, SHORTEST_S))
+                part = replace(part, basis_code=np.full(len(rows), BASES.index(CARRIED)))
+                found, mine[rows] = found.with_rows(rows, part), theirs[told]
+        return found
 
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.
@@ -102,3 +126,8 @@ class Choice:
         known = np.stack([one.lookup.knows(columns, lawful=lawful) for one in self.pricers])
         known[[one.yields(columns, self.asked) for one in self.pricers]] = NOT
         return np.argmax(known, axis=0), np.max(known, axis=0)
+
+
+def _floor_s(columns: Layer, law: Law) -> Array:
+    """The longer of FLOP at the peak and bytes at the bandwidth, s, [rows]."""
+    return np.asarray(np.maximum(*laws.floors(columns, law.hardware, columns.law.traits(columns))))

@@ -132,8 +132,8 @@ class Estimates:
             found[name][index] = getattr(other, name)
         return Estimates(**found)
 
-    def times(self, factor: float) -> Estimates:
-        """The same with all times multiplied by a factor."""
+    def times(self, factor: float | Array) -> Estimates:
+        """The same with all times multiplied by a factor, or each by its own."""
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:

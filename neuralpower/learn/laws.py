@@ -1,7 +1,7 @@
 """Laws that hold every answer on a device that runs kernels: no faster than its sheet, not many times slower.
 
-    law    = max(FLOP at the type's peak, distinct bytes at the memory's bandwidth)
-    least  = law: caches hold what a kernel reads again, not what the kernel before it left
+    law    = max(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth)
+    least  = law at the type's own peak: caches hold what a kernel reads again, not what the one before left
     most   = DENSE x law, LOOSE x law for calls that no vector or tensor core fits, GENERAL x law for torch's
              attention, plus their launches
 
@@ -15,7 +15,6 @@ the very device and lies among its rows is exempt from `most`: its kernels may b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.layers.base import Layer
 from neuralpower.layers.columns import replaced, take
 from neuralpower.layers.traits import Traits
-from neuralpower.layers.views import most_flops
+from neuralpower.layers.views import most_flops, peak_flops
 from neuralpower.learn.problem import Array
 
 # No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
@@ -49,7 +48,10 @@ def least_s(columns: Layer, hardware: Hardware) -> Array:
     if _otherwise_bound(columns, hardware):
         return np.zeros(len(columns.dtype))
     fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
-    return _law_s(columns, hardware, fastest, flops=columns.law.needed_flops(columns))
+    peak = most_flops(columns, hardware) if columns.multiplies else fastest
+    memory_s = sum(columns.bytes()) / hardware.memory_bytes_per_s
+    law = np.asarray(np.maximum(columns.law.needed_flops(columns) / peak, memory_s), dtype=float)
+    return np.broadcast_to(law, (len(columns.dtype),))
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
@@ -57,11 +59,25 @@ def most_s(columns: Layer, hardware: Hardware) -> Array:
     if _otherwise_bound(columns, hardware):
         return np.full(len(columns.dtype), np.inf)
     traits = columns.law.traits(columns)
-    law = _law_s(columns, hardware, hardware.peak("float32"), traits.passes)
+    compute, memory = floors(columns, hardware, traits)
+    law = np.maximum(compute, traits.passes * memory)
     launches = np.maximum(np.asarray(columns.law.launches(columns), dtype=float), 1)
     torchs = np.asarray(getattr(columns, "library", "")) == "torch"
     times = np.where(torchs, GENERAL, np.where(_loose(columns, traits), LOOSE, DENSE))
     return np.asarray(times * law + LAUNCH_S * launches)
+
+
+def floors(columns: Layer, hardware: Hardware, traits: Traits) -> tuple[Array, Array]:
+    """(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth), s, [rows].
+
+    Lanes do 16 bits no faster than 32, and 64 at their own pace.
+    """
+    rows, own = len(columns.dtype), peak_flops(columns, hardware)
+    products = np.full(rows, columns.multiplies) & ~np.asarray(traits.lanes, dtype=bool)
+    peak = np.where(products, own, np.minimum(own, hardware.peak("float32")))
+    compute = np.asarray(columns.flops() / peak, dtype=float)
+    memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s, dtype=float)
+    return np.broadcast_to(compute, (rows,)), np.broadcast_to(memory, (rows,))
 
 
 def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Layer, bool]]:
@@ -101,18 +117,6 @@ def in_more_bits(columns: Layer, hardware: Hardware) -> list[Layer]:
 def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:
     """Whether neither memory nor FLOP bounds the kind, or the bandwidth is not known."""
     return hardware.memory_bytes_per_s <= 1 or columns.law.bound_s(columns, hardware) is not None
-
-
-def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1, flops: Any = None) -> Array:
-    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows].
-
-    `flops`: that count; None: all.
-    """
-    flops = columns.flops() if flops is None else flops
-    peak = most_flops(columns, hardware) if columns.multiplies else lanes
-    moved_s = np.asarray(passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
-    law = np.asarray(np.maximum(flops / peak, moved_s), dtype=float)
-    return np.broadcast_to(law, (len(columns.dtype),))
 
 
 def loose(columns: Layer) -> Array:

@@ -25,7 +25,7 @@ from neuralpower.platforms import Platform, platform_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.networks.decoder import Pass
+    from neuralpower.networks.passes import Pass
     from neuralpower.trace.recipe import Recipe
     from neuralpower.trace.records import Trace
 
@@ -215,8 +215,8 @@ def traced(
     import torch
 
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.decoder import Pass
-    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.input_request import InputRequest
+    from neuralpower.networks.passes import Pass
     from neuralpower.networks.phases import Phase
     from neuralpower.networks.requests import asked_of
     from neuralpower.trace.follow import work_of

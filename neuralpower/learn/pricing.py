@@ -53,6 +53,7 @@ HIDDEN_SHARE = 2 / 3
 SHORTEST_S = 1e-9  # of a call whose watts are asked
 LONGEST_S, MOST_W = 1e30, 1e9  # no device reaches a prediction beyond these
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away are meaningless
+BATCH = "batch"  # a size in whose steps no work at the peaks jumps
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
@@ -103,16 +104,15 @@ class Pricer:
         return {key: number for number, key in enumerate(self.lookup.regressors)}
 
     def yields(self, columns: Layer, asked: Asked) -> bool:
-        """Whether the law knows such calls better: torch's, where this was trained on engines'.
-
-        Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain.
-        """
+        """Whether the law knows such calls better: torch's, where this was trained on engines'."""
         law = asked.law
-        if law is None or asked.engines or not law.knows(columns) or np.any(columns.operand_types.quantised):
+        if law is None or not self.carried or not _of_torch(columns, law, asked):
             return False
-        if law.timed and self.tables and isinstance(columns, TiledProduct):
-            return True
-        return self.carried and (self.twin is None or law.taught)
+        return self.twin is None or law.taught or self._bursts(columns, law)
+
+    def _bursts(self, columns: Layer, law: Law) -> bool:
+        """Whether tables repeat such a product alone: on a B200 at twice the rate that networks sustain."""
+        return law.timed and self.tables and isinstance(columns, TiledProduct)
 
     def price(self, columns: Layer, asked: Asked) -> Estimates:
         return joined(
@@ -143,7 +143,12 @@ class Pricer:
             power = self._power(columns, key, np.maximum(t * works, SHORTEST_S))
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         measured_as: Any = np.full(rows, key[2])
-        return self._trained(replace(columns, phase=measured_as), Match(key, found, exact), held, law)
+        alone = self._trained(replace(columns, phase=measured_as), Match(key, found, exact), held, law)
+        if not exact or law is None or not (self._bursts(columns, law) and _of_torch(columns, law, asked)):
+            return alone
+        t = seconds_by_law(columns, law)
+        lasting = by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)
+        return lasting.where(t > alone.runtime_s, alone)  # short ones draw too little for their rate to fall
 
     def _trained(self, columns: Layer, match: Match, held: Array, law: Law | None) -> Estimates:
         """Rows by a regressor, within what the law allows."""
@@ -210,7 +215,7 @@ class Pricer:
         if self.twin is not None:
             mine = mine & self.twin.differs_in_links(here)
             carried = [
-                self.twin.carried(in_tiles(one)[0], seconds, here)
+                self.twin.carried(in_tiles(one, kept=(BATCH,))[0], seconds, here)
                 for one, seconds in zip((columns, *wider), t, strict=True)
             ]
             t, unsure = np.stack([seconds for seconds, _ in carried]), carried[0][1]
@@ -368,6 +373,11 @@ class Pricer:
     def roofline(self, dtype: str) -> Roofline:
         """The roofline of the dtype, else of the first one."""
         return self.rooflines.get(dtype) or next(iter(self.rooflines.values()))
+
+
+def _of_torch(columns: Layer, law: Law, asked: Asked) -> bool:
+    """Whether torch runs such calls and the law knows them."""
+    return not asked.engines and law.knows(columns) and not np.any(columns.operand_types.quantised)
 
 
 def _bounds(

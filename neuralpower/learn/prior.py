@@ -1,7 +1,7 @@
 """What kernels take of which nobody measured any on a device: physics, with factors from whole networks.
 
     t = launch + ((a C)^4 + (b M)^4)^(1/4)    C: FLOP / peak, M: distinct bytes / bandwidth
-    a, b = exp(sum of the factors of its kind and traits)
+    a, b = exp(sum of the factors of its kind and traits), at least 1: no kernel beats its device's sheet
 
 The larger of compute and memory sets the pace, and near the ridge both count. Factors are known on three
 levels: of all devices, of a family of devices, of one device. Each level holds what differs from the one
@@ -24,9 +24,9 @@ import numpy as np
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.base import GRADIENT, Layer
-from neuralpower.layers.traits import PADDED, SIZES, Traits, steps
-from neuralpower.layers.views import peak_flops
+from neuralpower.layers.traits import PADDED, SIZES, steps
 from neuralpower.learn.file_struct import Log, Part, Positive
+from neuralpower.learn.laws import floors
 from neuralpower.learn.problem import Array
 
 POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
@@ -51,6 +51,7 @@ class Level(Part, frozen=True):
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
     doubt: Doubt | None = None  # of a family whose devices were held out one by one; None: the prior's
+    launch_s: Positive | None = None  # the least time of a family's kernels; None: the prior's
 
 
 class Prior(Part, frozen=True):
@@ -76,7 +77,15 @@ class Prior(Part, frozen=True):
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        law = Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
+        launch_s = next((one.launch_s for one in levels if one.launch_s is not None), self.launch_s)
+        law = Law(
+            hardware,
+            _in_order(gentle(factors), hardware),
+            launch_s,
+            unsure or doubt,
+            taught,
+            unsure is not None,
+        )
         return dataclasses.replace(law, timed=own is not None and own.networks > 0)
 
 
@@ -96,12 +105,14 @@ class Law:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
         traits, parts = columns.law.traits(columns), []
         floors_s = floors(columns, self.hardware, traits)
-        for name, part_s, shares in zip((COMPUTE, MEMORY), floors_s, traits[:2], strict=True):
+        for name, part_s, shares, least in zip(
+            (COMPUTE, MEMORY), floors_s, traits[:2], least_factors(columns), strict=True
+        ):
             log = np.zeros(len(part_s))
             for factor, share in named(columns, name, shares).items():
                 if factor in self.factors:
                     log = log + self.factors[factor] * share
-            parts.append((np.exp(log) * part_s) ** POWER)
+            parts.append((np.maximum(np.exp(log), least) * part_s) ** POWER)
         busy = (parts[0] + parts[1]) ** (1 / POWER)
         works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
         launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), busy.shape)
@@ -137,6 +148,16 @@ def gentle(factors: Factors) -> dict[str, float]:
     return found
 
 
+def _in_order(factors: Factors, hardware: Hardware) -> dict[str, float]:
+    """The factors by which products in 32 bits take no less time than in the usual 16."""
+    peaks = hardware.peak_flops_per_s
+    usual = max((peaks[name] for name in ("float16", "bfloat16") if name in peaks), default=None)
+    if usual is None or "float32" not in peaks:
+        return dict(factors)
+    least = float(np.log(peaks["float32"] / usual))
+    return {name: max(log, least) if name.endswith(": in float32") else log for name, log in factors.items()}
+
+
 def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:
     """The factors of a part's time, by name, with each call's share of it, [rows].
 
@@ -154,22 +175,20 @@ def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Arr
 
 
 def _types(columns: Layer) -> dict[str, Any]:
-    """The types of products that are not the usual 16 bits: each has units of its own."""
+    """The types of products that are not the usual 16 bits: each has units of its own, but on lanes."""
     names: list[str] = np.unique(np.asarray(columns.dtype, dtype=str)).tolist() if columns.multiplies else []
+    units = 1.0 - np.asarray(columns.law.traits(columns).lanes)
     return {
-        f"in {name}": 1.0 * (columns.dtype == name) for name in names if DTYPES[str(name)].bits != USUAL_BITS
+        f"in {name}": units * (columns.dtype == name)
+        for name in names
+        if DTYPES[str(name)].bits != USUAL_BITS
     }
 
 
-def floors(columns: Layer, hardware: Hardware, traits: Traits) -> tuple[Array, Array]:
-    """(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth), s, [rows]."""
-    rows = len(columns.dtype)
-    lanes = np.broadcast_to(np.asarray(traits.lanes, dtype=bool), (rows,))
-    products = np.full(rows, columns.multiplies) & ~lanes
-    peak = np.where(products, peak_flops(columns, hardware), hardware.peak("float32"))
-    compute = np.asarray(columns.flops() / peak, dtype=float)
-    memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s, dtype=float)
-    return np.broadcast_to(compute, (rows,)), np.broadcast_to(memory, (rows,))
+def least_factors(columns: Layer) -> tuple[Any, Any]:
+    """The least factors of compute and memory: 1, but for FLOP that are counted and not needed."""
+    flops = np.maximum(columns.flops(), 1)
+    return np.minimum(columns.law.needed_flops(columns) / flops, 1.0), 1.0
 
 
 def family_of(hardware: Hardware, chip: str | None = None) -> str:

@@ -20,7 +20,8 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import GRADIENT
 from neuralpower.learn.law_estimates import bounds_s, seconds_by_law
-from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, floors, named
+from neuralpower.learn.laws import floors
+from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, least_factors, named
 from neuralpower.learn.problem import Array
 
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
@@ -33,6 +34,7 @@ BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 HOME, OTHER_MAKERS = "nvidia", 6.0
 NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 LEVELS, HALVINGS = (-0.4, 0.2), 6  # of the last step, in logarithms
+TINY = 1e-30  # the least factor of compute where no FLOP are needed
 SORTS = EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
 
 
@@ -88,6 +90,7 @@ class Design:
         self.compute_s, self.memory_s = np.zeros(len(at)), np.zeros(len(at))
         self.works, self.launches = np.zeros(len(at)), np.ones(len(at))
         self.least_s, self.most_s = np.zeros(len(at)), np.full(len(at), np.inf)
+        self.least = {part: np.full(len(at), -np.inf) for part in (COMPUTE, MEMORY)}  # of logs of factors
         self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
         entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
         self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
@@ -99,6 +102,8 @@ class Design:
             self.launches[index] = np.maximum(table.law.launches(table), 1)
             if held is not None:
                 self.least_s[index], self.most_s[index] = bounds_s(table, held)
+                for part, least in zip((COMPUTE, MEMORY), least_factors(table), strict=True):
+                    self.least[part][index] = np.log(np.maximum(least, TINY))
             every = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
             trained = [level for level in every if _sort(level) in levels]
             for part, shares in zip((COMPUTE, MEMORY), traits[:2], strict=True):
@@ -118,15 +123,21 @@ class Design:
     def predicted(self, theta: Array) -> tuple[Array, Array, Array, Array]:
         """(seconds of each observation, of each layer, the layers' derivatives of logs by both parts)."""
         log = {part: self.base[part] + self.shares[part] @ theta for part in (COMPUTE, MEMORY)}
-        compute = (np.exp(log[COMPUTE]) * self.compute_s) ** POWER
-        memory = (np.exp(log[MEMORY]) * self.memory_s) ** POWER
+        compute, memory = (
+            (np.exp(np.maximum(log[part], self.least[part])) * part_s) ** POWER
+            for part, part_s in ((COMPUTE, self.compute_s), (MEMORY, self.memory_s))
+        )
         total = compute + memory
         busy = total ** (1 / POWER)
         share = np.divide(compute, total, out=np.zeros_like(total), where=total > 0)
         taken = busy + self.launch_s * self.launches
         layers = np.clip(taken, self.least_s, self.most_s) * self.works
         free = busy * self.works * (taken == layers)
-        return self.calls @ layers + self.rest_s, layers, free * share, free * (1 - share)
+        totals = self.calls @ layers + self.rest_s
+        # a factor below its least moves up alone, for networks most of which take longer
+        longer = self.calls.T @ np.sign(self.log_s - np.log(totals)) > 0
+        moves = [free * (longer | (log[part] >= self.least[part])) for part in (COMPUTE, MEMORY)]
+        return totals, layers, moves[0] * share, moves[1] * (1 - share)
 
     def slopes(self, totals: Array, compute_s: Array, memory_s: Array) -> Any:
         """Derivatives of the logarithms of totals by the factors, [observations, factors]."""
@@ -256,5 +267,8 @@ def predicted(observed: Sequence[Observation], laws: Mapping[str, Law]) -> Array
     for device, index, table in _tables(at):
         each_s[index] = seconds_by_law(table, laws[device])
     return np.array(
-        [one.counts @ each_s[[at[one.device, layer] for layer in one.layers]] for one in observed]
+        [
+            one.counts @ each_s[[at[one.device, layer] for layer in one.layers]] + one.rest_s
+            for one in observed
+        ]
     )

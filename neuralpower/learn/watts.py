@@ -2,7 +2,7 @@
 
     W / limit = busy + compute (C / t)^p + memory (M / t)^q
 
-C and M are a layer's FLOP at the peak and its distinct bytes at the bandwidth (`prior.floors`), t its time.
+C and M are a layer's FLOP at the peak and its distinct bytes at the bandwidth (`laws.floors`), t its time.
 Products and attention of more memory than compute read weights and caches: works of their own. The constants
 with their units and rows are in watts.json. At a lower clock, relative to the highest, the cores take longer
 and the memory does not; the voltage V falls with the clock, and idle power with the voltage. The first two
@@ -28,7 +28,8 @@ from neuralpower.layers.attention import TORCH
 from neuralpower.layers.base import Layer
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.file_struct import Log, NotNegative, Part, Positive
-from neuralpower.learn.prior import POWER, floors
+from neuralpower.learn.laws import floors
+from neuralpower.learn.prior import POWER
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 from neuralpower.platforms import platform_of

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from neuralpower.layers.tensors import tensors_in
+
 PLAIN = frozenset(
     (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
@@ -103,20 +105,3 @@ def _shapes(output: Any, inputs: list[Tensor]) -> tuple[_Shape, ...] | _Shape | 
         known.add(storage._cdata)
         shapes.append(shape)
     return (shapes[0] if isinstance(output, Tensor) else tuple(shapes)) if shapes else None
-
-
-def tensors_in(values: Any) -> list[Tensor]:
-    """Tensors among an operator's arguments or results, in order."""
-    found: list[Tensor] = []
-    _gather((values,), found)
-    return found
-
-
-def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            _gather(value, found)
-        elif isinstance(value, dict):
-            _gather(value.values(), found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,9 @@ from neuralpower.layers.call import Call
 from neuralpower.networks.arguments import text, transformers_inputs
 from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.caches import CACHES, GROWING, Again, cache_bytes, grow, layers_of, shapes_of
-from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs
+from neuralpower.networks.input_request import TOKENS, InputRequest
+from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, STEP, Phase, Step, mean_length
 from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import (
@@ -36,46 +38,11 @@ from neuralpower.networks.running import (
     values_change_nothing,
     with_values,
 )
-from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.quantisation.schemes import Scheme
 
 PROBE = 2  # tokens; one token alone would look like a step
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward call: a module and inputs, which a caller must not change; `cache` is among the inputs."""
-
-    name: str
-    module: nn.Module = field(repr=False)
-    inputs: Inputs = field(repr=False)
-    context: int = 0  # tokens in the cache before it
-    tokens: int = 0  # new ones per sample
-    cache: Any = field(default=None, repr=False)
-    batch_size: int = 1  # samples
-    weights: Scheme | None = None  # how a checkpoint's weights are quantised
-    lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
-    sharding: Sharding | None = None  # how the network was sharded; None on one device
-    longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
-    step: Step | None = None  # of an engine, which stands for one prompt of all its tokens
-    decodes: Pass | None = field(default=None, repr=False)  # then: of the requests that get their next token
-    held: int = 0  # then: bytes of all caches before it
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the cache holds before the pass."""
-        own = self.held or cache_bytes(self.cache)
-        if self.longer is None:
-            return own
-        return round(own + self.share * (cache_bytes(self.longer.cache) - own))
-
-    @property
-    def share(self) -> float:
-        """Where the mean of the lengths lies between this pass and the longer one."""
-        return sum(self.lengths) / len(self.lengths) - mean_length(self.lengths) if self.lengths else 0.0
 
 
 def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None) -> Pass:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from neuralpower.errors import ModelError
 from neuralpower.files.paths import is_file, shown
 from neuralpower.networks.exported_archive import check_exported, no_program
-from neuralpower.networks.inputs import InputRequest, Inputs, batch_of, in_batches
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs, batch_of, in_batches
 from neuralpower.networks.running import quiet
 from neuralpower.networks.source import Source
 

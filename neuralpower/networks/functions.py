@@ -18,8 +18,9 @@ from torch import nn
 from neuralpower.errors import InputError, ModelError, UsersError, unknown
 from neuralpower.files.paths import is_file, resolved, shown
 from neuralpower.networks.arguments import transformers_inputs
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.input_values import with_values_of, written
-from neuralpower.networks.inputs import InputRequest, Inputs, called_with
+from neuralpower.networks.inputs import Inputs, called_with
 from neuralpower.networks.source import AT_A_PROMPT, Source, brought_inputs, by_shape, checked_module
 from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.transformers import is_transformers

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from neuralpower.errors import quoted
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.inputs import Inputs, called_with
 from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, promise, promised, say_made_up
 from neuralpower.networks.running import name_of, own_randomness

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.promised_values import (
     RANDOM,
     alike,
@@ -19,8 +19,6 @@ from neuralpower.networks.promised_values import (
     tensors_of,
     with_values,
 )
-
-TOKENS = 128  # default text length, clipped to the model's maximum
 
 
 @dataclass(frozen=True)
@@ -42,40 +40,6 @@ class Inputs:
         return Inputs(
             map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
         )
-
-
-@dataclass(frozen=True)
-class InputRequest:
-    """The requested sizes of inputs; `None` leaves one to the model.
-
-    `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one
-    second); `input_shape` is without the batch; `dtype` is that of the floating inputs; `labels` asks for
-    what the own loss of a network of transformers compares with, for a training step.
-    """
-
-    batch_size: int = 1
-    seq_len: int | None = None
-    input_shape: tuple[int, ...] | None = None
-    dtype: torch.dtype = torch.float32
-    labels: bool = False
-
-    def check(self) -> None:
-        """Raise InputError for a size that is not a positive whole number."""
-        check_count("batch_size", self.batch_size)
-        check_count("seq_len", self.seq_len)
-        shape = self.input_shape
-        shaped = isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))
-        if shape is not None and not shaped:
-            raise InputError(
-                f"input_shape is {shape}, but every size must be a whole number from 1 to 2**53; "
-                "give it without the batch, as in 3x224x224"
-            )
-
-
-def check_count(name: str, value: object) -> None:
-    """Raise InputError for a number that is neither None nor positive and whole."""
-    if value is not None and not is_count(value):
-        raise InputError(f"{name} is {value}, but must be a whole number from 1 to 2**53")
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from neuralpower.layers import BY_OPERATOR
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, with_values
 
 LARGEST = 2**22  # numbers of a tensor that is computed during the trace: milliseconds

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map
 
 from neuralpower.errors import first_line
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 
 PRODUCTS = frozenset(
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.networks.inputs import TOKENS, InputRequest, check_count
+from neuralpower.networks.input_request import TOKENS, InputRequest, check_count
 
 PREFILL, DECODE, GENERATE, STEP = "prefill", "decode", "generate", "step"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE, STEP)
@@ -214,17 +214,18 @@ class Phase:
             if value is not None:
                 raise InputError(f"--{name} {value} and --lengths both say how long texts are; leave one out")
 
+    def check_length(self, seq_len: int | None) -> None:
+        """Raise InputError for a length of texts where the phase has another one."""
+        if self.prompt is not None and seq_len not in (None, self.prompt):
+            raise InputError(
+                f"--prompt {self.prompt} and --seq-len {seq_len} both are the prompt's length; leave one out"
+            )
+        if self.lengths is not None and seq_len is not None:
+            raise InputError(f"--seq-len {seq_len} and --lengths both say how long texts are; leave one out")
+
     def applied(self, request: InputRequest) -> InputRequest:
         """The request with this phase's batch and prompt; raises InputError where it has another length."""
-        if self.prompt is not None and request.seq_len not in (None, self.prompt):
-            raise InputError(
-                f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; "
-                "leave one out"
-            )
-        if self.lengths is not None and request.seq_len is not None:
-            raise InputError(
-                f"--seq-len {request.seq_len} and --lengths both say how long texts are; leave one out"
-            )
+        self.check_length(request.seq_len)
         batch_size = self.batch or (request.batch_size if self.lengths is None else len(self.lengths))
         return replace(request, batch_size=batch_size, seq_len=self.prompt or request.seq_len)
 

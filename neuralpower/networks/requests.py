@@ -10,8 +10,10 @@ from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.caches import cache_bytes
 from neuralpower.networks.copies import is_castable
-from neuralpower.networks.decoder import Decoder, Pass, pass_of
-from neuralpower.networks.inputs import TOKENS, InputRequest, batch_of, called_with
+from neuralpower.networks.decoder import Decoder, pass_of
+from neuralpower.networks.input_request import TOKENS, InputRequest
+from neuralpower.networks.inputs import batch_of, called_with
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.source import Source

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from neuralpower.errors import quoted
-from neuralpower.networks.call_cache import REPEATS, tensors_in
+from neuralpower.layers.tensors import tensors_in
+from neuralpower.networks.call_cache import REPEATS
 from neuralpower.networks.known_values import Known, values_of
 from neuralpower.networks.promised_values import WHOLE_BYTES, promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values

@@ -11,11 +11,12 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from neuralpower.files.cache import SWITCH, content_of, stamps_of
+from neuralpower.files.paths import predictor_folders
 from neuralpower.version import __version__, version_of
 
 COMPUTING = ("torch", "transformers", "numpy", "msgspec", "torchvision", "timm")  # whose versions matter
@@ -29,6 +30,28 @@ BESIDE = ("config.json", "hf_quant_config.json")  # of a folder
 def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """All inputs of an answer; None if they are unknown: the model is code, or is fetched."""
     from neuralpower.devices.host import read_cpu
+
+    found = network_of(model, [value for value in options.values() if isinstance(value, str)])
+    if found is None:
+        return None
+    folders = {folder.resolve(): folder for folder in predictor_folders()}.values()
+    try:
+        predictors = {str(file): content_of(file) for folder in folders for file in folder.glob("*.json")}
+    except OSError:
+        return None
+    return {
+        **found,
+        "options": {name: str(one) if isinstance(one, Path) else one for name, one in options.items()},
+        "predictors": predictors,
+        "cpu": read_cpu().to_json(),
+    }
+
+
+def network_of(model: str, named: Sequence[str] = ()) -> dict[str, Any] | None:
+    """All that a trace of a model depends on, besides sizes and phase; None as for `question_of`.
+
+    `named`: texts that may name further files.
+    """
     from neuralpower.networks.sources.base import Given, recognised
 
     given = Given(model)
@@ -36,7 +59,7 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
     if source is None or source.runs_code or source.prefix in FETCHED:
         return None
     try:
-        files = {str(path): content_of(path) for path in _files(given, options)}
+        files = {str(path): content_of(path) for path in _files(given, named)}
     except (OSError, RuntimeError, ValueError):  # what is named cannot be a file, or be read
         return None
     return {
@@ -44,9 +67,7 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
         "versions": {name: (version_of(name), _place(name)) for name in COMPUTING},
         "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
         "model": model,
-        "options": {name: str(one) if isinstance(one, Path) else one for name, one in options.items()},
         "files": files,
-        "cpu": read_cpu().to_json(),
         "environment": {name: value for name, value in os.environ.items() if _counts(name)},
     }
 
@@ -59,18 +80,13 @@ def _place(name: str) -> Stamp | None:
     return None
 
 
-def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
-    """Files that the model or an option names, and every predictor that the command could choose."""
-    from neuralpower.files.paths import predictor_folders
-
-    texts = [value for value in options.values() if isinstance(value, str)]
-    named = [given.location, *(part for text in texts for part in (text, *text.split("@")))]
-    for text in filter(None, named):
+def _files(given: Any, named: Sequence[str]) -> Iterator[Path]:
+    """Files that the model or a text names."""
+    texts = [given.location, *(part for text in named for part in (text, *text.split("@")))]
+    for text in filter(None, texts):
         path = Path(text).expanduser()
         inside = [path / name for name in BESIDE] if path.is_dir() else [path, path.with_name(BESIDE[1])]
         yield from (file for file in inside if file.is_file())
-    for folder in {folder.resolve(): folder for folder in predictor_folders()}.values():
-        yield from sorted(folder.glob("*.json"))
 
 
 def _counts(name: str) -> bool:

@@ -12,12 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
-from torch.nn.parameter import is_lazy
-
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import BoundError, InputError, said
+from neuralpower.late import Tensor, nn
 
 # 58 layers of DeepSeek-V3 with 256 experts each, as modules of their own, are 60 thousand modules;
 # one takes some 4 kB and 50 us on meta.
@@ -87,7 +84,7 @@ class _Counter:
 
     def tensor(self, _module: nn.Module, _name: str, tensor: Any) -> None:
         """A module gets a parameter or a buffer."""
-        if not isinstance(tensor, Tensor) or is_lazy(tensor):
+        if not isinstance(tensor, Tensor) or nn.parameter.is_lazy(tensor):
             return
         self.tensors += 1
         self.numbers += tensor.numel()
@@ -127,8 +124,8 @@ def bounded(name: str, device: str, most_bytes: int | None = None) -> Iterator[N
         make(module, *args, **kwargs)
 
     handles = [
-        torch_module.register_module_parameter_registration_hook(counter.tensor),
-        torch_module.register_module_buffer_registration_hook(counter.tensor),
+        nn.modules.module.register_module_parameter_registration_hook(counter.tensor),
+        nn.modules.module.register_module_buffer_registration_hook(counter.tensor),
     ]
     # torch has a hook only for what is put into a module
     nn.Module.__init__ = counted  # type: ignore[method-assign, assignment]

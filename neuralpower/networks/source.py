@@ -16,7 +16,8 @@ from neuralpower.errors import BoundError, InputError, ModelError, UsersError, s
 from neuralpower.files.stages import stage
 from neuralpower.layers.call import Call
 from neuralpower.networks.copies import main_dtype, retyped
-from neuralpower.networks.inputs import InputRequest, Inputs, batch_of, in_batches, place, shaped_inputs
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs, batch_of, in_batches, place, shaped_inputs
 from neuralpower.networks.promised_values import promise, promised, with_values, without_values
 from neuralpower.networks.refusals import all_inputs
 from neuralpower.networks.running import own_randomness

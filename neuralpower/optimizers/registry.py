@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
 from neuralpower.dtypes import DTYPES, full_name
 from neuralpower.errors import InputError, unknown
-from neuralpower.optimizers import modelled
+from neuralpower.late import nn, torch
+from neuralpower.optimizers import BLOCK
 
 LOOP, FOREACH, FUSED = "loop", "foreach", "fused"  # tensor by tensor; lists of them; one kernel for all
 IMPLEMENTATIONS = (LOOP, FOREACH, FUSED)
@@ -32,7 +30,7 @@ class Known:
     parameter in a type of its own. Both describe the step's traffic; the memory follows from the class.
     """
 
-    make: str | Callable[..., torch.optim.Optimizer]  # a class of torch.optim, or what makes the optimizer
+    make: str | Callable[..., torch.optim.Optimizer]  # a class of torch.optim or `modelled`, or its maker
     states: float
     ways: tuple[str, ...] = (LOOP, FOREACH)
     state_bytes: float = 0.0
@@ -49,7 +47,9 @@ class Known:
         """What makes the optimizer; raises InputError where the installed torch lacks it."""
         if not isinstance(self.make, str):
             return partial(self.make, **self.settings)
-        found = getattr(torch.optim, self.make, None)
+        from neuralpower.optimizers import modelled
+
+        found = getattr(modelled, self.make, None) or getattr(torch.optim, self.make, None)
         if found is None:
             raise InputError(
                 f"optimizer {name}: torch {torch.__version__} has no torch.optim.{self.make}; "
@@ -66,7 +66,7 @@ def _of_transformers(params: Any, lr: float = 1e-3) -> torch.optim.Optimizer:
 
 
 _ALL = IMPLEMENTATIONS
-_EIGHT = 1 + 4 / modelled.BLOCK  # bytes of a state of 8 bits, with its share of a scale
+_EIGHT = 1 + 4 / BLOCK  # bytes of a state of 8 bits, with its share of a scale
 KNOWN: Mapping[str, Known] = {
     "sgd": Known("SGD", 0, _ALL),
     "momentum": Known("SGD", 1, _ALL, settings={"momentum": 0.9}),
@@ -84,13 +84,13 @@ KNOWN: Mapping[str, Known] = {
     "adafactor": Known("Adafactor", 0, usual=LOOP),  # a row and a column of each matrix
     "transformers-adafactor": Known(_of_transformers, 0, (LOOP,)),
     "muon": Known("Muon", 1, (LOOP,), rest="adamw"),
-    "lion": Known(modelled.Lion, 1, (LOOP,)),
-    "adam8bit": Known(modelled.Adam8bit, 0, (LOOP,), 2 * _EIGHT),
-    "adamw8bit": Known(modelled.Adam8bit, 0, (LOOP,), 2 * _EIGHT),
-    "lion8bit": Known(modelled.Lion8bit, 0, (LOOP,), _EIGHT),
-    "pagedadamw": Known(modelled.PagedAdam, 0, (LOOP,), 8.0),
-    "pagedadamw8bit": Known(modelled.PagedAdam8bit, 0, (LOOP,), 2 * _EIGHT),
-    "pagedlion8bit": Known(modelled.PagedLion8bit, 0, (LOOP,), _EIGHT),
+    "lion": Known("Lion", 1, (LOOP,)),
+    "adam8bit": Known("Adam8bit", 0, (LOOP,), 2 * _EIGHT),
+    "adamw8bit": Known("Adam8bit", 0, (LOOP,), 2 * _EIGHT),
+    "lion8bit": Known("Lion8bit", 0, (LOOP,), _EIGHT),
+    "pagedadamw": Known("PagedAdam", 0, (LOOP,), 8.0),
+    "pagedadamw8bit": Known("PagedAdam8bit", 0, (LOOP,), 2 * _EIGHT),
+    "pagedlion8bit": Known("PagedLion8bit", 0, (LOOP,), _EIGHT),
 }
 # names that trainers use, without lines between their parts
 ALIASES = {
@@ -190,7 +190,9 @@ def optimizers_of(
     """
     if states is not None:
         kind = getattr(torch, states.dtype) if states.dtype else None
-        return [modelled.AnyStates(parameters, states.numbers, kind)]
+        from neuralpower.optimizers.modelled import AnyStates
+
+        return [AnyStates(parameters, states.numbers, kind)]
     if name not in KNOWN:
         raise unknown_optimizer(name)
     known = KNOWN[name]

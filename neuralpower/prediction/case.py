@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
-from neuralpower.layers.base import FORWARD
+from neuralpower.errors import NeuralPowerError
+from neuralpower.layers import KINDS
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.requests import Asked
-from neuralpower.networks.source import Source
+from neuralpower.networks.phases import GENERATE, STEP
+from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
@@ -23,40 +24,95 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, Grown, Known, follow
+from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 
-
-class Passes:
-    """The passes of one request, which several predictors can ask about: each is recorded once."""
-
-    def __init__(self, request: Request, source: Source | None = None) -> None:
-        self.request = request
-        self.source = cache(lambda: source or request.source())
-        self.asked = cache(lambda run: request.asked(self.source(), run))  # way to run -> what runs
-        self.known = cache(lambda run: Known())
+if TYPE_CHECKING:
+    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.source import Source
 
 
 def predict_request(
-    request: Request | Passes,
-    predictor: Predictor,
-    source: Source | None = None,
-    seen: Seen | None = None,
+    request: Request, predictor: Predictor, source: Source | None = None, seen: Seen | None = None
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
     `seen` receives each pass or step of the prediction, in order. Raises as `predict`.
     """
-    passes = request if isinstance(request, Passes) else Passes(request, source)
-    request, run = passes.request, passes.request.run_on(predictor.platform)
+    source, run = source or request.source(), request.run_on(predictor.platform)
     request.check_masters()
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
-    asked = passes.asked(run)
-    question = served(asked, predictor, question)
-    found = followed(asked, question, passes.known(run))
-    how: dict[str, Any] = {"model": request.called, "margin": request.margin, "seen": seen}
-    return priced(found, predictor, question, **how)
+    asked = request.asked(source, run)
+    return predict(asked, predictor, question, model=request.called, margin=request.margin, seen=seen)
+
+
+class Recordings:
+    """Predictions of one request for several devices: what runs alike on them is followed once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.traces = 0
+        self._known: dict[object, Any] = {}  # or the error, which then holds for the next device, too
+
+    def predict(self, predictor: Predictor) -> Prediction:
+        """That for a device; raises as `predict_request`."""
+        request, platform = self.request, predictor.platform
+        request.check_masters()
+        question = request.question(platform, knows=predictor.knows)
+        check(predictor, question)
+        asked = self._once(question.run, lambda: request.asked(request.source(), question.run))
+        question = served(asked, predictor, question)
+        backward = (
+            () if request.way == FORWARD else (kind for kind in KINDS if question.knows(kind, BACKWARD))
+        )
+        key = (platform.name, question.run, str(question.weights), *backward)
+        found = self._once(key, lambda: self._followed(asked, question))
+        return answered(found, predictor, question, model=request.called, margin=request.margin)[0]
+
+    def _followed(self, asked: Asked, question: Question) -> Followed | Grown:
+        """What is followed, from what was recorded for other devices where that serves this one."""
+        part = devices_part(self.request, question)
+        if part is not None:
+            return worked(self._once(str(part), lambda: self._recorded(asked, question)), question)
+        self.traces += 1
+        found = followed(asked, question)
+        # the steps of a generation are made one by one: each device looks at all of them
+        return replace(found, steps=tuple(found.steps)) if isinstance(found, Grown) else found
+
+    def _recorded(self, asked: Any, question: Question) -> Recorded:
+        from neuralpower.trace.follow import record
+
+        self.traces += 1
+        return record(asked, question)
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What is known by a key, or is made now; raises what making it has raised."""
+        if key not in self._known:
+            try:
+                self._known[key] = make()
+            except NeuralPowerError as error:
+                self._known[key] = error
+        if isinstance(known := self._known[key], NeuralPowerError):
+            raise known
+        return known
+
+
+def devices_part(request: Request, question: Question) -> list[Any] | None:
+    """What of a device a recorded pass depends on: its family, in a step its platform and how it runs.
+
+    None where a pass is not recorded alone: several traces, several devices, a step of quantised weights.
+    """
+    phase = request.phase
+    several = phase.name in (GENERATE, STEP) or phase.lengths is not None or not request.layout.alone
+    if several or request.plan is not None or request.engine is not None:
+        return None
+    family = [question.platform.family == CPU.family]
+    if question.phase == FORWARD:
+        return family
+    if question.weights is not None:
+        return None
+    return [*family, question.platform.name, question.run, repr(question.recipe)]
 
 
 def predict(
@@ -77,7 +133,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     question = served(asked, predictor, question)
-    return priced(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
+    return answered(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
 
 
 def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
@@ -86,12 +142,14 @@ def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
     return with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
 
 
-def followed(asked: Asked, question: Question, known: Known | None = None) -> Followed | Grown:
+def followed(asked: Asked, question: Question) -> Followed | Grown:
     """What is followed for a question, on one device or several; raises as `follow`."""
-    return follow(asked, question if question.layout.alone else one_micro_batch(question), known)
+    from neuralpower.trace.follow import follow
+
+    return follow(asked, question if question.layout.alone else one_micro_batch(question))
 
 
-def priced(
+def answered(
     found: Followed | Grown,
     predictor: Predictor,
     question: Question,
@@ -103,11 +161,25 @@ def priced(
     """The prediction of what was followed, with its memory next to the device's; `seen` as in `predict`."""
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
-        modules = module_shapes(found.asked.prefill.module, found.work)
+        modules = module_shapes(Outline.of(found.asked.prefill.module), found.work)
         prediction, trace = replace(prediction, modules=modules), found.prefill
     else:
         prediction, trace = _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
     return _with_room(prediction, predictor, margin), trace
+
+
+def priced(
+    recorded: Recorded,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
+) -> Prediction:
+    """The prediction of a pass that was recorded before, on one device; raises as `predict`."""
+    question = served(recorded.asked, predictor, question)
+    return answered(worked(recorded, question), predictor, question, model=model, margin=margin, seen=seen)[0]
 
 
 def _predict_pass(
@@ -121,7 +193,8 @@ def _predict_pass(
         prediction = predict_layout(found, predictor, question, model=model)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
-    prediction = replace(prediction, modules=module_shapes(one.module, found.work))
+    outline = found.outline or Outline.of(one.module)
+    prediction = replace(prediction, modules=module_shapes(outline, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
         drawn = () if question.layout.alone else lanes(found, predictor, question)

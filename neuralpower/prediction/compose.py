@@ -21,11 +21,10 @@ from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.prediction import Prediction, Training
 from neuralpower.prediction.rows import Interval, Row, Unmodelled, ranges, with_shares
 from neuralpower.prediction.streams import Plan, Rank, end_s
-from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe, check_masters
 from neuralpower.trace.records import Trace, UnmodelledCall
 
 

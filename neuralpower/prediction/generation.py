@@ -13,7 +13,7 @@ import numpy as np
 
 from neuralpower.files.json_files import Declared
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.decoder import Pass
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import GENERATE, PREFILL
 from neuralpower.prediction.compose import composed
 from neuralpower.prediction.memory.peak import forward_memory
@@ -22,7 +22,7 @@ from neuralpower.prediction.prediction import Prediction, joined
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.prediction.timeline import Omitted, Seen, Stage
-from neuralpower.trace.follow import Grown
+from neuralpower.trace.followed import Grown
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.ask import texts
 from neuralpower.ask.options import Engine, Training, given_in
@@ -21,15 +19,12 @@ from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, is_count
+from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
-from neuralpower.networks.adapters import with_lora
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
-from neuralpower.networks.requests import Asked, asked_of
-from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
-from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, Platform
@@ -37,13 +32,15 @@ from neuralpower.prediction.memory.engines import EngineRequest, board_of
 from neuralpower.prediction.served_type import served_type
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.quantisation.schemes import Scheme
-from neuralpower.trace.casts import cast_dtype
-from neuralpower.trace.master_weights import check_masters
-from neuralpower.trace.memory_formats import with_channels_last
 from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Knows, Question, checked_run, everything, usual_run
-from neuralpower.trace.recipe import RECIPE, Recipe
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe, check_masters
 from neuralpower.trace.routing import ROUTING, Routing
+
+if TYPE_CHECKING:
+    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.sharding import Sharding
+    from neuralpower.networks.source import Source
 
 SAME = "seq_len run weights autocast lora margin require_plan plan remedies memory_format".split()
 """Options that a request holds as they are."""
@@ -118,7 +115,11 @@ class Request:
     @property
     def cast(self) -> torch.dtype | None:
         """The low precision that products are cast to; raises InputError."""
-        return None if self.autocast is None else cast_dtype(self.autocast)
+        if self.autocast is None:
+            return None
+        from neuralpower.trace.casts import cast_dtype
+
+        return cast_dtype(self.autocast)
 
     @property
     def label(self) -> str:
@@ -155,12 +156,17 @@ class Request:
     @property
     def called(self) -> str:
         """The model's name; of a module, its class."""
-        if isinstance(self.model, Source):
-            return str(self.model.name)
-        return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
+        if isinstance(self.model, (str, Path)):
+            return str(self.model)
+        from neuralpower.networks.source import Source
+
+        return str(self.model.name) if isinstance(self.model, Source) else type(self.model).__name__
 
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
+        from neuralpower.networks.adapters import with_lora
+        from neuralpower.trace.memory_formats import with_channels_last
+
         found = resolve(self.model)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
@@ -171,6 +177,8 @@ class Request:
 
     def sharding(self, run: str) -> Sharding:
         """How a network is sharded for a way to run; raises InputError where the cluster is too small."""
+        from neuralpower.networks.sharding import ENGINE, INFERENCE, Sharding
+
         if self.cluster is not None:
             self.cluster.check(self.layout)
         usual = min(self.layout.ranks, USUAL_PER_NODE)
@@ -180,6 +188,8 @@ class Request:
 
     def asked(self, source: Source, run: str) -> Asked:
         """The pass or the generation that runs on the meta device; raises as `asked_of`."""
+        from neuralpower.networks.requests import asked_of
+
         return asked_of(source, self.inputs, self.passed, sharding=self.sharding(run))
 
     def check(self, predictor: Predictor) -> None:
@@ -269,7 +279,7 @@ def phase_in(options: Given) -> Phase:
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
-    phase.applied(InputRequest(seq_len=options.get("seq_len")))  # refuses two lengths
+    phase.check_length(options.get("seq_len"))
     batch, count = options.get("batch_size"), len(given.get("lengths", ()))
     if phase.name == STEP and batch is not None:
         raise InputError(

@@ -154,13 +154,22 @@ def merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]]) -> list[R
             path,
             kind or ", ".join(sorted({r.kind for r in some})),
             bound=max(some, key=lambda r: r.runtime_s).bound,
-            basis=max((r.basis for r in some), key=BASES.index),
+            basis=_basis_of(some),
             power_w=_mean_power(some),
             power_trained=all(r.power_trained for r in some),
             **_sums(some),
         )
         for (path, kind), some in groups.items()
     ]
+
+
+def _basis_of(rows: Sequence[Row]) -> str:
+    """How most of the rows' time is known, and the worst known part where that is another."""
+    seconds: dict[str, float] = {}
+    for row in rows:
+        seconds[row.basis] = seconds.get(row.basis, 0.0) + row.runtime_s
+    most, worst = max(seconds, key=lambda basis: seconds[basis]), max(seconds, key=BASES.index)
+    return most if worst == most else f"{most}; worst: {worst}"
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources.catalogue import known_type
 from neuralpower.prediction.memory.engines import ENGINES
 from neuralpower.prediction.memory.engines.served_dtype import (
     FULL,
@@ -30,8 +31,10 @@ def served_type(
     """
     if run != ENGINE or published not in (FULL, WIDE) or not isinstance(model, (str, Path)):
         return published, ()
-    config = getattr(resolve(model).build(dtype=torch_dtype(published)), "config", None)
-    sort = getattr(config, "model_type", None)
+    sort = known_type(model)
+    if sort is None:
+        config = getattr(resolve(model).build(dtype=torch_dtype(published)), "config", None)
+        sort = getattr(config, "model_type", None)
     if sort is None:
         return published, ()
     name = engine or VLLM

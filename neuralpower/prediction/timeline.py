@@ -25,10 +25,9 @@ from neuralpower.prediction.memory.peak import alive, steady
 from neuralpower.prediction.parallel.lanes import Lane
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.streams import Plan, Rank, times_of
-from neuralpower.trace.lifetimes import on_library
+from neuralpower.trace.lifetimes import StepLifetimes, on_library
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.records import Trace, UnmodelledCall
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 UNPLACED = "not modelled"  # the part of a pass with calls that have no place
 

@@ -16,8 +16,7 @@ from neuralpower.errors import InputError, is_count
 from neuralpower.prediction.rows import Row
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from neuralpower.trace.followed import Outline
     from neuralpower.trace.records import Trace
 
 Shape = tuple[int, ...]
@@ -70,43 +69,36 @@ class Branch:
         return self.type, self.times, self.output, self.parameters, round(self.flops), inside
 
 
-def module_shapes(module: nn.Module, trace: Trace) -> tuple[ModuleShape, ...]:
+def module_shapes(outline: Outline, trace: Trace) -> tuple[ModuleShape, ...]:
     """The modules of a network that was traced, in their order; `trace` after its passes."""
     seen: dict[str, list[Sequence[Shape]]] = defaultdict(list)
     for call in trace.modules:
         seen[call.path].append(call.outputs)
     held = {storage.name: storage.bytes for storage in trace.storages if storage.name}
     parameters, sizes = dict.fromkeys(seen, 0), dict.fromkeys(seen, 0)
-    named = {name for name, _ in module.named_parameters()}
     for weight in trace.weights:
-        parameters[weight.module] = parameters.get(weight.module, 0) + weight.numbers * (weight.name in named)
+        parameters[weight.module] = parameters.get(weight.module, 0) + weight.numbers * (
+            weight.name in outline.parameters
+        )
         sizes[weight.module] = sizes.get(weight.module, 0) + held.get(weight.name, weight.bytes)
-    itemsize = _itemsize(module)
     found = []
-    for path, part in module.named_modules():
+    for path, kind, leaf in outline.modules:
         calls = seen.get(path, [])
-        leaf = next(part.children(), None) is None
         elements = sum(math.prod(shape) for shapes in calls for shape in shapes) if leaf else 0
         first = next((shapes for shapes in calls if shapes), ())
         found.append(
             ModuleShape(
                 path,
-                type(part).__name__,
+                kind,
                 tuple(first[0]) if first else (),
                 len(first),
                 len(calls),
                 parameters.get(path, 0),
                 sizes.get(path, 0),
-                elements * itemsize,
+                elements * outline.itemsize,
             )
         )
     return tuple(found)
-
-
-def _itemsize(module: nn.Module) -> int:
-    """B of an activation: of the first floating weight's type."""
-    floating = (p.element_size() for p in module.parameters() if p.is_floating_point())
-    return next(floating, 4)
 
 
 def tree_of(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from torch import nn
-
 from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError
+from neuralpower.late import nn
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.quantisation.asked import parsed
@@ -16,7 +15,6 @@ from neuralpower.quantisation.weights import EXPERTS, HEAD, LINEAR
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
-from neuralpower.trace.weights import weights_of
 
 
 def scheme_asked(text: str | None) -> Scheme | None:
@@ -53,6 +51,8 @@ def _frozen(module: nn.Module | None) -> bool:
     """Whether no weight that a scheme can cover is trained."""
     if module is None:
         return False
+    from neuralpower.trace.weights import weights_of
+
     covered = {one.name for one in weights_of(module) if one.sort in (LINEAR, HEAD, EXPERTS)}
     return not any(one.requires_grad for name, one in module.named_parameters() if name in covered)
 

@@ -13,7 +13,7 @@ import queue
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from neuralpower.errors import DeviceError
@@ -48,7 +48,9 @@ class Pool:
         for child in self._children:
             child.kill()
 
-    def results(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    def results(
+        self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
+    ) -> Generator[Any, None, None]:
         """`function(*call)` of each call, in their order. Raises what the function raises.
 
         Raises:

@@ -70,6 +70,7 @@ class Series:
     dash: bool = False
     halo: bool = False  # a wide, pale line that marks the points on it
     labels: tuple[str, ...] = ()  # of each point, shown next to it; "" for none
+    bounds: tuple[tuple[float, float] | None, ...] = ()  # of each y; a pale band joins them
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
@@ -79,7 +80,7 @@ class Series:
 
     def __post_init__(self) -> None:
         """Raises InputError if lengths differ."""
-        for what in ("y", "text", "values", "labels"):
+        for what in ("y", "text", "values", "labels", "bounds"):
             given = len(getattr(self, what))
             if given != len(self.x) and (given or what == "y"):
                 counts = f"{given} {what} for {len(self.x)} x"
@@ -87,7 +88,7 @@ class Series:
 
     def where(self, kept: Sequence[bool]) -> Series:
         """Only the kept points."""
-        columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels")}
+        columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels", "bounds")}
         found: dict[str, Any] = {name: tuple(compress(all_, kept)) for name, all_ in columns.items()}
         return replace(self, **found)
 

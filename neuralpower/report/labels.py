@@ -58,7 +58,8 @@ def named(chart: XY, plot: Plot) -> Named:
     log_x, log_y = chart.logs
     x = [scaled(value, log_x) for s in series for value in s.x]
     y = [scaled(value, log_y) for s in series for value in s.y]
-    x_ends, y_ends = limits(x, log_x), limits(y, log_y)
+    far = [scaled(v, log_y) for s in series for pair in s.bounds for v in pair or () if v > 0 or not log_y]
+    x_ends, y_ends = limits(x, log_x), limits([*y, *far], log_y)
     x_ends = x_ends[0], x_ends[1] + _room(x, names, x_ends, plot)
     if not any(names):
         return Named([], x_ends, y_ends)

@@ -165,7 +165,7 @@ def shown(value: Cell) -> str:
 
 def html_text(page: Page) -> str:
     """One HTML file that needs no network and no script."""
-    return render("page.html.j2", page=page, css=stylesheet(), **_PARTS)
+    return render("page.html.j2", page=page, css=css(), **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
@@ -192,6 +192,16 @@ def write_markdown(
     return drawn
 
 
+def css() -> str:
+    """How pages and charts look."""
+    return stylesheet()
+
+
+def markup(template: str, **values: Any) -> str:
+    """A template's HTML, with the functions that draw a page's parts."""
+    return render(template, **values, **_PARTS)
+
+
 def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
     """Groups of paragraphs: whether they are a list's items, and their texts without hyphens."""
     for listed, some in groupby(paragraphs, key=lambda text: text.startswith("- ")):
@@ -202,6 +212,7 @@ def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
 _PARTS: dict[str, Callable[..., Any]] = {
     **{"blocks": _blocks, "shown": shown, "next": next, "drawing": drawing},
     "share": lambda cell: float(cell) if isinstance(cell, Share) else None,
+    "slug": slug,
     "depth": lambda cell: getattr(cell, "depth", 0),
     "kind": lambda part: {Table: "table", Picture: "picture"}.get(type(part), "chart"),
 }

@@ -61,7 +61,7 @@ def prediction_page(
             ("Repeated blocks share one line, with their numbers in brackets.",),
             (module_tree(p),),
         ),
-        Section("Roofline", _roofline_text(p), (_roofline(p, predictor),)),
+        Section("Roofline", _roofline_text(p), (roofline(p, predictor),)),
     ]
     if p.memory is not None:
         over_time = [] if predictor is None else [*_memory_over_time(stages, predictor)]
@@ -140,7 +140,7 @@ def _roofline_text(p: Prediction) -> tuple[str, ...]:
     return (f"A point is one layer, or several equal ones: its speed over its FLOP per byte.{rest}",)
 
 
-def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
+def roofline(p: Prediction, predictor: Predictor | None) -> XY:
     """The layers by kind, the slowest named, and the device's roof above them."""
     rows = [row for row in p.rows if row.flops and row.bytes and row.runtime_s > 0]
     slowest = sorted(rows, key=lambda row: -row.share)[:NAMED]

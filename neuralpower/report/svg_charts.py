@@ -14,7 +14,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from neuralpower.report.axes import Axis
-from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Pie, Pies, Series, colour
+from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Number, Pie, Pies, Series, colour
 from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
 from neuralpower.report.svg_canvas import SIZES, Canvas, Size, hex_colour, number, shade, shortened
@@ -87,6 +87,7 @@ def _xy(canvas: Canvas, chart: XY) -> None:
     drawn = chart.drawn()
     known = [v for s in drawn for v in s.values if v is not None]
     for i, series in enumerate(drawn):
+        _band(canvas, i, series, at, y)
         _lines(canvas, i, series, [at(*pair) for pair in zip(series.x, series.y, strict=True)])
     for i, series in enumerate(drawn):
         if "markers" in series.mode:
@@ -113,6 +114,18 @@ def _name(canvas: Canvas, one: Label, x: float, y: float) -> None:
     if one.far:
         canvas.line(x, y, x + 0.85 * (aside + edge), y - 0.85 * up, "f")
     canvas.text(x + aside + edge, y - up, one.text, anchor, ' class="n"')
+
+
+def _band(
+    canvas: Canvas, index: int, series: Series, at: Callable[[Number, Number], tuple[float, float]], y: Axis
+) -> None:
+    """The bounds of a line, joined; on a logarithmic axis those above 0."""
+    pairs = zip(series.x, series.bounds, strict=False)
+    known = [(x, pair) for x, pair in pairs if pair and (pair[0] > 0 or not y.log)]
+    if len(known) > 1:
+        edge = [*(at(x, low) for x, (low, _) in known), *(at(x, high) for x, (_, high) in reversed(known))]
+        d = "M" + "L".join(f"{number(a)},{number(b)}" for a, b in edge) + "z"
+        canvas.path(d, f'fill="{colour(index)}" fill-opacity=".16"', f"{series.name}: 90 % bounds")
 
 
 def _lines(canvas: Canvas, index: int, series: Series, points: Sequence[tuple[float, float]]) -> None:

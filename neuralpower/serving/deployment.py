@@ -15,8 +15,9 @@ from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import idle_power
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
@@ -27,9 +28,9 @@ from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.kept import Facts, Made, kept
 from neuralpower.serving.load import Drawn, Load, Target
-from neuralpower.serving.policies import POLICIES
+from neuralpower.serving.policies import POLICIES, host_of
 from neuralpower.serving.simulator import Engine, Ran, Served, simulate
-from neuralpower.serving.step_times import JOULES, StepTimes
+from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.workload import Workload
 from neuralpower.trace.question import ENGINE
@@ -39,6 +40,10 @@ Priced = dict[str, Outcomes]
 LARGE = 2**27  # numbers of an exchange whose speed is that of the link
 LOOKED_AT = 48  # steps of a run whose joules and parts stand for all
 HOST = "host"  # part of the steps' time
+# What the time of a run errs besides its layers: the laws of steps, the scheduler, clocks; the standard
+# deviation of the logarithm.
+SERVED = 0.05
+HOST_DEVIATION = 0.3  # the same of the host's time
 NODE = 8  # devices of a node: caches go to others over the network
 
 
@@ -58,42 +63,64 @@ class Deployment:
     price: float | None = None  # of a device for an hour
     notes: tuple[str, ...] = ()
     _known: dict[tuple[str, int], Priced] = field(default_factory=dict, repr=False, compare=False)
-    _tables: dict[tuple[str, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[tuple[str | None, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def devices(self) -> int:
         """Devices of a replica."""
         return self.layout.ranks
 
-    def times(self, longest: int, bound: str = BOUNDS[0]) -> StepTimes:
+    def times(self, longest: int, *, joules: str | None = None) -> StepTimes:
         """The tables of steps for requests of at most `longest` tokens; kept."""
         room = 2 ** max(int(np.ceil(np.log2(longest))), 8)
-        if (bound, room) not in self._tables:
-            drafter = None if self.drafts is None else self._priced(self.drafts, room, bound, 0, None)
-            tables = self._priced(self.surface, room, bound, self.engine.draft, drafter)
-            self._tables[bound, room] = tables
-        return self._tables[bound, room]
+        if (joules, room) not in self._tables:
+            drafter = None if self.drafts is None else self._priced(self.drafts, room, joules, 0, None)
+            tables = self._priced(self.surface, room, joules, self.engine.draft, drafter)
+            self._tables[joules, room] = tables
+        return self._tables[joules, room]
 
     def _priced(
-        self, surface: StepSurface, room: int, bound: str, verified: int, drafter: StepTimes | None
+        self, surface: StepSurface, room: int, joules: str | None, verified: int, drafter: StepTimes | None
     ) -> StepTimes:
         return StepTimes(
             surface,
             budget=self.engine.budget,
             requests=self.engine.requests,
             longest=room,
-            bound=bound,
+            joules=joules,
+            graphs_prompts=POLICIES[self.engine.policy].graphs_prompts,
             verified=verified,
             drafter=drafter,
             known=self._known.setdefault((surface.model, room), {}),
         )
 
-    def serves(self, workload: Workload, replicas: int = 1, bound: str = BOUNDS[0]) -> list[Served]:
+    def serves(self, workload: Workload, replicas: int = 1) -> list[Served]:
         """Serve a workload; requests go to the replicas in turn. Raises InputError as `simulate`."""
-        times = self.times(int((workload.prompt + workload.output).max()) + self.engine.draft, bound)
+        times = self.times(int((workload.prompt + workload.output).max()) + self.engine.draft)
         if self.prefills:
             return [self._apart(workload, replicas, times)]
         return _simulated(workload, replicas, self.engine, times)
+
+    def paced(self, factor: float, host: float) -> Deployment:
+        """The same where the device takes `factor` times as long for each step, and the host."""
+        step_s, request_s = self.engine.host_s
+        engine = replace(
+            self.engine, pace=self.engine.pace * factor, host_s=(step_s * host, request_s * host)
+        )
+        return replace(self, engine=engine)
+
+    def bounds(self, served: Sequence[Served]) -> tuple[Deployment, Deployment]:
+        """The same at the lowest and at the highest time of a run's steps, taken together.
+
+        All steps of a run call the same layers: what one regressor errs repeats in each of them, what
+        several err is not of one sign.
+        """
+        looked = _looked_at([step for one in served for step in one.ran])
+        steps, weights = _steps(looked), np.array([weight for _, weight in looked])
+        low, value, high = self.surface.together(steps, weights)
+        size = np.sqrt((np.log(high / low) / 2) ** 2 + (NINETY * SERVED) ** 2)
+        host = NINETY * HOST_DEVIATION
+        return self.paced(np.exp(-size), np.exp(-host)), self.paced(np.exp(size), np.exp(host))
 
     def _apart(self, workload: Workload, replicas: int, times: StepTimes) -> Served:
         """Prompts on replicas of their own; what became of all requests, in their order."""
@@ -102,8 +129,7 @@ class Deployment:
         alone = replace(workload, output=np.ones_like(workload.output))
         read = _simulated(alone, self.prefills, replace(self.engine, draft=0), times)
         first = np.concatenate([part.first_s for part in read])
-        turns = [np.arange(i, workload.count, self.prefills) for i in range(self.prefills)]
-        order = np.argsort(np.concatenate(turns))
+        order = np.argsort(np.concatenate(_turns(workload.count, self.prefills, self.engine.data)))
         first, last = first[order], first[order].copy()
         sent = first + workload.prompt * self.cache_bytes / self._link_bytes_per_s(replicas)
         made, gaps = list(read), []
@@ -112,9 +138,9 @@ class Deployment:
         if len(later):
             decodes = Workload(sent[later], workload.prompt[later], workload.output[later])
             parts = _simulated(decodes, replicas, replace(self.engine, brings=True), times)
-            count = min(replicas, len(later))
-            for i, part in enumerate(parts):
-                last[later[i::count]] = part.last_s
+            turns = _turns(len(later), replicas, self.engine.data)
+            for turn, part in zip(turns, parts, strict=True):
+                last[later[turn]] = part.last_s
                 gaps.append(part.gaps_s)
             made += parts
         return replace(
@@ -150,18 +176,32 @@ class Deployment:
         rate: float | None,
         *,
         replicas: int = 1,
-        bound: str = BOUNDS[0],
         targets: Sequence[Target] = (),
+    ) -> Load:
+        """What users see of a workload. Raises as `serves`."""
+        return self.seen(self.serves(workload, replicas), workload, rate, replicas=replicas, targets=targets)
+
+    def seen(
+        self,
+        served: Sequence[Served],
+        workload: Workload,
+        rate: float | None,
+        *,
+        replicas: int = 1,
+        targets: Sequence[Target] = (),
+        bound: str = BOUNDS[0],
         parts: bool = False,
     ) -> Load:
-        """What users see of a workload; `parts`: also what the time is spent on. Raises as `serves`."""
-        served = self.serves(workload, replicas, bound)
+        """What users see of a workload that was served, with the joules of a bound.
+
+        `parts`: also what the time is spent on.
+        """
         tokens = sum(int(one.output.sum()) for one in served)
         duration = max(one.duration_s for one in served)
         devices = self.devices * (replicas + self.prefills)
         longest = int((workload.prompt + workload.output).max()) + self.engine.draft
         looked = _looked_at([step for one in served for step in one.ran])
-        energy = self._energy_j(looked, self.times(longest, JOULES[bound]), duration * devices)
+        energy = self._energy_j(looked, self.times(longest, joules=bound), duration * devices)
         hours = duration / 3_600 * devices
         return Load.of(
             served,
@@ -194,11 +234,8 @@ class Deployment:
 
     def _parts(self, looked: Sequence[tuple[Ran, float]]) -> dict[str, float]:
         """Share of the steps' time by the kinds of their layers, the largest first."""
-        steps = [
-            Step((max(round(one.context), 1),) * one.decodes, one.chunks, one.ending) for one, _ in looked
-        ]
         weights = np.array([weight for _, weight in looked])
-        seconds = {kind: float(weights @ each) for kind, each in self.surface.by_kind(steps).items()}
+        seconds = {kind: float(weights @ each) for kind, each in self.surface.by_kind(_steps(looked)).items()}
         whole = sum(weight * one.seconds for one, weight in looked)
         device = sum(weight * one.device_s for one, weight in looked)
         seconds[HOST] = whole - device
@@ -209,8 +246,17 @@ class Deployment:
 
 def _simulated(workload: Workload, replicas: int, engine: Engine, times: StepTimes) -> list[Served]:
     """Requests go to the replicas in turn."""
-    parts = [workload] if replicas == 1 else [workload.part(i, replicas) for i in range(replicas)]
-    return [one for part in parts if part.count for one in simulate(part, engine, times)]
+    return [one for part in workload.shared(replicas) for one in simulate(part, engine, times)]
+
+
+def _turns(count: int, *among: int) -> list[Array]:
+    """Which of the requests each rank of each replica gets, as `Workload.shared` shares them out."""
+    turns = [np.arange(count)]
+    for most in among:
+        turns = [
+            turn[place :: min(most, len(turn))] for turn in turns for place in range(min(most, len(turn)))
+        ]
+    return turns
 
 
 def _mean(served: Sequence[Served], name: str) -> float:
@@ -231,6 +277,11 @@ def _looked_at(ran: Sequence[Ran]) -> list[tuple[Ran, float]]:
             )
             found += [(alike[place], float(count)) for place, count in zip(places, nearest, strict=True)]
     return found
+
+
+def _steps(looked: Sequence[tuple[Ran, float]]) -> list[Step]:
+    """Steps of a run with their decodes at the mean of their cached tokens."""
+    return [Step((max(round(one.context), 1),) * one.decodes, one.chunks, one.ending) for one, _ in looked]
 
 
 def deployed(
@@ -282,6 +333,8 @@ def deployed(
     sizes |= {"max_num_seqs": settings.get("requests")}
     given = {**(options or {}), **{name: value for name, value in sizes.items() if value is not None}}
 
+    host = host_of(engine, given.get("engine_version"))
+
     def make() -> Made:
         return _made(model, linked, engine, dtype, layout, cluster, weights, given)
 
@@ -291,6 +344,8 @@ def deployed(
         surface = replace(surface, layout=replace(layout, pipeline=1))
     else:
         surface, facts = make()
+    if given.get("enforce_eager"):
+        surface = replace(surface, captured=0)
     notes, blocks, drafter = facts.notes, facts.blocks, None
     asked = {name: value for name, value in settings.items() if value is not None}
     if drafts is not None:
@@ -306,7 +361,13 @@ def deployed(
         policy=engine,
         data=layout.data,
         stages=layout.pipeline,
-        **{"budget": facts.most_tokens, "requests": facts.most_requests, **asked},
+        **{
+            "budget": facts.most_tokens,
+            "requests": facts.most_requests,
+            "host_s": host.seconds,
+            "overlaps": host.overlaps,
+            **asked,
+        },
     )
     return Deployment(
         surface=surface,

@@ -7,9 +7,11 @@ replicas are the rate over one replica's highest rate, rounded up: requests are 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, one_line
 from neuralpower.files.cache import key_of
 from neuralpower.files.json_files import json_text
-from neuralpower.files.stages import stage
+from neuralpower.files.stages import counted
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Step
@@ -33,11 +35,14 @@ from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Load, Target
 from neuralpower.serving.traffic import highest_rate
 from neuralpower.serving.workload import Workload
+from neuralpower.version import __version__
 
 DEGREES = (1, 2, 4, 8)  # tensor ranks of a replica
 MOST_APART = 4  # replicas of a sort that stand against one of the other
 WORSE = 2.0  # times as dear as the best found: what cannot be below is not simulated
+ENOUGH = 8  # ways that are known: then only what could be the best is simulated
 SPANS = 24  # of a day, each with replicas of its own
+BEGIN = 0.6  # of what full steps would serve: where the search for the highest rate begins
 IN_PROCESS = 4  # candidates for which no further process is started
 
 
@@ -162,13 +167,26 @@ class _Wanted:
     targets: tuple[Target, ...]
     how: Mapping[str, Any]  # further arguments of `deployed`
 
+    def deployed(self, candidate: Candidate) -> Deployment:
+        """A candidate with the model on it; raises as `deployed`."""
+        layout = candidate.layout
+        cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
+        how = {**self.how, "prefills": candidate.prefills}
+        return deployed(self.model, _predictor(candidate.device), layout=layout, cluster=cluster, **how)
+
+
+@functools.lru_cache(maxsize=4)
+def _predictor(device: str) -> Predictor:
+    """The best predictor for a device, by its slug."""
+    return chosen(None, device)
+
 
 def plan(
     model: str,
     workload: Workload,
     rate: float | None,
     targets: Sequence[Target],
-    devices: Sequence[tuple[DeviceSpec, Predictor]],
+    devices: Sequence[DeviceSpec],
     *,
     prices: Mapping[str, float] | None = None,
     degrees: Sequence[int] = DEGREES,
@@ -185,7 +203,7 @@ def plan(
         workload: requests as they come; their lengths count, and how bursty they are.
         rate: requests per second in all; None: as the workload's arrivals change over its time.
         targets: the promise.
-        devices: their sheets and predictors.
+        devices: their sheets.
         prices: of a device for an hour, by the slug of its sheet.
         degrees: tensor ranks of a replica to try.
         apart: whether replicas that read prompts alone are tried, too.
@@ -209,34 +227,36 @@ def plan(
     even = workload if rate is not None else _evened(workload)
     longest = int((workload.prompt + workload.output).max())
     wanted = _Wanted(model, even, tuple(targets), {"longest": longest, **how})
-    tries = [Candidate(spec.slug, Layout(tensor=ranks)) for spec, _ in devices for ranks in degrees]
-    known = {spec.slug: predictor for spec, predictor in devices}
+    tries = [Candidate(spec.slug, Layout(tensor=ranks)) for spec in devices for ranks in degrees]
     skipped: list[tuple[str, str]] = []
-    costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec, _ in devices}
-    screened = _screened(wanted, tries, known, max(parts), apart, skipped)
-    screened.sort(key=lambda one: one[0] * costs[one[1].device])
-    choices: list[Choice] = []
+    costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec in devices}
+    kept = _Kept(keep, wanted)
+    with Pool(-1 if executor == "local" and len(tries) > IN_PROCESS else 1) as pool:
+        screened, notes = _screened(wanted, tries, max(parts), apart, skipped, pool)
+        screened.sort(key=lambda one: one.least * costs[one.candidate.device])
+        choices: list[Choice] = []
 
-    def hopeless(least: float, candidate: Candidate) -> bool:
-        """Whether a candidate cannot come near the best found."""
-        best = min((one.devices * costs[one.device] for one in choices), default=math.inf)
-        return by != "energy" and least * costs[candidate.device] > WORSE * best
+        def hopeless(one: _Screened) -> bool:
+            """Whether a candidate cannot come near the best found."""
+            best = min((other.devices * costs[other.device] for other in choices), default=math.inf)
+            worse = WORSE if len(choices) < ENOUGH else 1.0
+            return by != "energy" and one.least * costs[one.candidate.device] > worse * best
 
-    for candidate, least, answer in _answers(wanted, screened, executor, keep, hopeless):
-        if isinstance(answer, str):
-            skipped.append((str(candidate), answer))
-        elif answer is None:
-            skipped.append((str(candidate), f"not simulated: it takes {least:.0f} devices or more"))
-        else:
-            highest, load = answer
-            counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
-            price = (prices or {}).get(candidate.device)
-            over = counts if len(counts) > 1 else ()
-            choices.append(Choice(candidate, max(counts), highest, load, price, over))
+        for one, answer in _answers(wanted, screened, executor, kept, hopeless, pool):
+            candidate = one.candidate
+            if isinstance(answer, str):
+                skipped.append((str(candidate), answer))
+            elif answer is None:
+                skipped.append((str(candidate), f"not simulated: it takes {one.least:.0f} devices or more"))
+            else:
+                highest, load = answer
+                counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
+                price = (prices or {}).get(candidate.device)
+                over = counts if len(counts) > 1 else ()
+                choices.append(Choice(candidate, max(counts), highest, load, price, over))
     marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
     ranked = tuple(sorted(marked, key=_order(by)))
-    notes = tuple(dict.fromkeys(note for _, _, deployment in screened for note in deployment.notes))
-    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, notes)
+    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
 
 
 def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
@@ -262,34 +282,54 @@ def _evened(workload: Workload, most: int = 400) -> Workload:
     return Workload(np.cumsum(gaps) - gaps[0], workload.prompt[chosen], workload.output[chosen])
 
 
+@dataclass(frozen=True)
+class _Screened:
+    """A candidate that fits."""
+
+    candidate: Candidate
+    least: float  # devices that the rate could take
+    most: float  # requests per second that one replica could serve
+
+
+Screening = tuple[float, float, tuple[str, ...]] | str  # prompts, answers per second, notes; or why not
+
+
+def _screen(wanted: _Wanted, candidate: Candidate) -> Screening:
+    """What a replica could serve; or why it cannot."""
+    try:
+        deployment = wanted.deployed(candidate)
+        return *_most(deployment, wanted.workload), deployment.notes
+    except (InputError, ModelError) as error:
+        return one_line(error)
+
+
 def _screened(
     wanted: _Wanted,
     tries: Sequence[Candidate],
-    known: Mapping[str, Predictor],
     rate: float,
     apart: bool,
     skipped: list[tuple[str, str]],
-) -> list[tuple[float, Candidate, Deployment]]:
-    """(least devices that it could take, candidate, its deployment), the most promising first."""
-    found: list[tuple[float, Candidate, Deployment]] = []
-    for number, candidate in enumerate(tries):
-        stage(f"screening {candidate}:", number, len(tries))
-        try:
-            deployment = _deployed(wanted, candidate, known[candidate.device])
-            prompts, answers = _most(deployment, wanted.workload)
-        except (InputError, ModelError) as error:
-            skipped.append((str(candidate), one_line(error)))
+    pool: Pool,
+) -> tuple[list[_Screened], tuple[str, ...]]:
+    """(candidates that fit, notes)."""
+    found: list[_Screened] = []
+    notes: list[str] = []
+    answers = pool.results(_screen, [(wanted, candidate) for candidate in tries])
+    for candidate, answer in counted(zip(tries, answers, strict=True), "screening:", len(tries)):
+        if isinstance(answer, str):
+            skipped.append((str(candidate), answer))
             continue
-        together = 1 / (1 / prompts + 1 / answers)
-        found.append((math.ceil(rate / together) * candidate.devices, candidate, deployment))
+        prompts, decoded, more = answer
+        notes += more
+        together = 1 / (1 / prompts + 1 / decoded)
+        found.append(_Screened(candidate, math.ceil(rate / together) * candidate.devices, together))
         if apart:
-            ratio = answers / prompts
+            ratio = decoded / prompts
             prefills, decodes = (int(np.clip(round(part), 1, MOST_APART)) for part in (ratio, 1 / ratio))
             group = replace(candidate, prefills=prefills, decodes=decodes)
-            most = min(prefills * prompts, decodes * answers)
-            split = replace(deployment, prefills=prefills)
-            found.append((math.ceil(rate / most) * group.devices, group, split))
-    return found
+            most = min(prefills * prompts, decodes * decoded)
+            found.append(_Screened(group, math.ceil(rate / most) * group.devices, most))
+    return found, tuple(dict.fromkeys(notes))
 
 
 def _most(deployment: Deployment, workload: Workload) -> tuple[float, float]:
@@ -305,22 +345,19 @@ def _most(deployment: Deployment, workload: Workload) -> tuple[float, float]:
     return ways / reading, ways * count / (step * max(output - 1, 1e-9))
 
 
-def _deployed(wanted: _Wanted, candidate: Candidate, predictor: Predictor) -> Deployment:
-    layout = candidate.layout
-    cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
-    how = {**wanted.how, "prefills": candidate.prefills}
-    return deployed(wanted.model, predictor, layout=layout, cluster=cluster, **how)
-
-
 Answer = tuple[float, Load] | str | None  # the highest rate and its load, why there is none, or not asked
 
 
-def _tried(wanted: _Wanted, candidate: Candidate, deployment: Deployment | None = None) -> Answer:
+def _tried(wanted: _Wanted, candidate: Candidate, guess: float) -> Answer:
     """Simulate a candidate."""
     try:
-        if deployment is None:
-            deployment = _deployed(wanted, candidate, chosen(None, candidate.device, None))
-        highest, tried = highest_rate(deployment, wanted.workload, wanted.targets, replicas=candidate.decodes)
+        highest, tried = highest_rate(
+            wanted.deployed(candidate),
+            wanted.workload,
+            wanted.targets,
+            replicas=candidate.decodes,
+            guess=guess,
+        )
     except (InputError, ModelError) as error:
         return one_line(error)
     return highest, next(load for load in tried if load.rate == highest)
@@ -328,41 +365,33 @@ def _tried(wanted: _Wanted, candidate: Candidate, deployment: Deployment | None 
 
 def _answers(
     wanted: _Wanted,
-    screened: Sequence[tuple[float, Candidate, Deployment]],
+    screened: Sequence[_Screened],
     executor: str,
-    keep: Path | None,
-    hopeless: Callable[[float, Candidate], bool],
-) -> Iterator[tuple[Candidate, float, Answer]]:
-    """(candidate, least devices, answer) of each, in order; what the file keeps is not simulated again."""
-    kept = _Kept(keep, wanted)
-    left = [one for one in screened if str(one[1]) not in kept.answers]
-    if executor == "ray":
-        found = _on_ray(wanted, [candidate for _, candidate, _ in left])
-    elif len(left) > IN_PROCESS:
-        found = _in_processes(wanted, left)
-    else:
-        found = (_tried(wanted, candidate, deployment) for _, candidate, deployment in left)
-    for number, (least, candidate, _) in enumerate(screened):
-        stage(f"simulating {candidate}:", number, len(screened))
-        answer = kept.answers.get(str(candidate))
-        if answer is None and not hopeless(least, candidate):
+    kept: _Kept,
+    hopeless: Callable[[_Screened], bool],
+    pool: Pool,
+) -> Iterator[tuple[_Screened, Answer]]:
+    """(candidate, answer) of each, the most promising first; what the file keeps is not simulated again.
+
+    Once one is hopeless, all after it are: they are no more promising.
+    """
+    left = [one for one in screened if str(one.candidate) not in kept.answers]
+    calls = [(wanted, one.candidate, BEGIN * one.most) for one in left]
+    found: Generator[Answer, None, None] = (
+        _on_ray(calls) if executor == "ray" else pool.results(_tried, calls)
+    )
+    for one in counted(screened, "simulating:"):
+        answer = kept.answers.get(str(one.candidate))
+        if answer is None and not hopeless(one):
             answer = next(found)
-            kept.add(str(candidate), answer)
-        yield candidate, least, answer
+            kept.add(str(one.candidate), answer)
+        yield one, answer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # joblib's, of simulations that nobody waits for
+        found.close()
 
 
-def _in_processes(wanted: _Wanted, left: Sequence[tuple[float, Candidate, Deployment]]) -> Iterator[Answer]:
-    """On all cores; the surfaces go with the calls, so that none is traced again."""
-    with Pool(-1) as pool:
-        yield from pool.results(_tried, [(wanted, candidate, _bare(one)) for _, candidate, one in left])
-
-
-def _bare(deployment: Deployment) -> Deployment:
-    """Without the traced module, which a simulation does not need."""
-    return replace(deployment, surface=replace(deployment.surface, module=None))
-
-
-def _on_ray(wanted: _Wanted, candidates: Sequence[Candidate]) -> Iterator[Answer]:
+def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Generator[Answer, None, None]:
     """On the nodes of a Ray cluster, which have neuralpower installed; raises InputError."""
     try:
         import ray
@@ -370,7 +399,7 @@ def _on_ray(wanted: _Wanted, candidates: Sequence[Candidate]) -> Iterator[Answer
         raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
     with nullcontext() if ray.is_initialized() else ray.init(log_to_driver=False, logging_level="error"):
         tried = ray.remote(_tried)
-        for reference in [tried.remote(wanted, candidate) for candidate in candidates]:
+        for reference in [tried.remote(*call) for call in calls]:
             yield ray.get(reference)
 
 
@@ -389,12 +418,16 @@ class _Kept:
             {**asked, "prompt": wanted.workload.prompt.tolist(), "output": wanted.workload.output.tolist()}
         )
         self.answers: dict[str, Answer] = {}
+        self.notes: tuple[str, ...] = ()
+        others = set()
         if path is None or not path.exists():
             return
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             try:
                 row = json.loads(line)
-                if row["key"] == self.key:
+                if (made := row.get("version")) != __version__:
+                    others.add(str(made or "an earlier one"))
+                elif row["key"] == self.key:
                     load = row.get("load")
                     found = row["reason"] if load is None else (row["highest"], Load.from_json(load))
                     self.answers[row["candidate"]] = found
@@ -402,12 +435,17 @@ class _Kept:
                 raise InputError(
                     f"--keep {path}, line {number}: is none of a plan ({error}); choose another file"
                 ) from error
+        if others:
+            self.notes = (
+                f"{path} has results of neuralpower {', '.join(sorted(others))}; they are simulated again "
+                f"by {__version__}",
+            )
 
     def add(self, name: str, answer: Answer) -> None:
         """Write an answer at the end of the file."""
         if self.path is None or answer is None:
             return
-        row: dict[str, Any] = {"key": self.key, "candidate": name}
+        row: dict[str, Any] = {"version": __version__, "key": self.key, "candidate": name}
         if isinstance(answer, str):
             row["reason"] = answer
         else:

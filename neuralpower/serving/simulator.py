@@ -37,6 +37,7 @@ class Engine:
         requests: most requests of a step (`max_num_seqs`, `max_running_requests`).
         policy: "vllm" or "sglang".
         host_s: seconds of the host for each step, and for each request in it.
+        pace: times as long as expected that the device takes for each step.
         overlaps: whether the host plans a step while the one before it runs (asynchronous scheduling).
         prefix_hit: share of each prompt that is found in the cache.
         data: ranks with requests of their own, which make each step together.
@@ -51,7 +52,8 @@ class Engine:
     budget: int = 2_048
     requests: int = 256
     policy: str = "vllm"
-    host_s: tuple[float, float] = (1e-3, 30e-6)
+    host_s: tuple[float, float] = (0.0, 0.0)
+    pace: float = 1.0
     overlaps: bool = True
     prefix_hit: float = 0.0
     data: int = 1
@@ -160,8 +162,8 @@ def simulate(workload: Workload, engine: Engine, times: StepTimes, seed: int = 0
             f"request {which} takes {longest + engine.draft:,} tokens, and the cache holds {room:,}; "
             "give shorter requests, fewer weights or more devices"
         )
-    parts = [workload] if engine.data == 1 else [workload.part(i, engine.data) for i in range(engine.data)]
-    return _Run([_Rank(part, engine, times, seed + i) for i, part in enumerate(parts) if part.count]).served()
+    parts = workload.shared(engine.data)
+    return _Run([_Rank(part, engine, times, seed + i) for i, part in enumerate(parts)]).served()
 
 
 class _Run:
@@ -308,7 +310,7 @@ class _Rank:
             contexts, gets = held[~reads], ~reads | (new == left)
             chunks = tuple(zip(new[reads].tolist(), held[reads].tolist(), strict=True))
             ending = int((gets & reads).sum())
-        device = self.times.seconds(contexts, chunks, ending)
+        device = self.engine.pace * self.times.seconds(contexts, chunks, ending)
         host = self.engine.host_s[0] + self.engine.host_s[1] * len(requests)
         seconds = max(device, host) if self.engine.overlaps else device + host
         if self.engine.stages > 1:

@@ -1,35 +1,37 @@
 """A surface as tables: the time of a step by a few lookups, for simulations of many steps.
 
-    tokens    of every number of new tokens up to the budget
+    tokens    of every number of new tokens up to the budget, as they occur
     ends      of every number of requests that get a token
     decodes   of a number of decodes, by their cached tokens
     chunks    of new tokens of a prompt, by its cached tokens
 
 Between grid points attention is linear in the cached tokens. Laws of real steps are added: those of
-`neuralpower.prediction.beside`, and ranks that wait for the slowest of them at each exchange.
+`neuralpower.prediction.beside`, ranks that wait for the slowest of them at each exchange, and launches: a
+graph runs as many tokens as it was captured for, and above the largest one the host's calls count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
+from neuralpower.networks.phases import Step
 from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
-from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.surface import Family, StepSurface, sizes_of
+from neuralpower.trace.passes.graph import captured_sizes
 
 Array = np.ndarray
-# instead of a bound: what steps draw, of one device, in that bound
-JOULES = {"value": "joules", "low": "joules low", "high": "joules high"}
+# Columns of what steps draw, in a bound.
+JOULES = {"value": "energy_j", "low": "energy_low_j", "high": "energy_high_j"}
 # The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
 # SGLang 0.5 (Qwen3 32B on 2 to 8 H100s).
 SKEW = 0.08
+TOGETHER = 512  # numbers of tokens that are priced at once
 SLOWEST = {
     1: 0.0,
     2: 0.564,
@@ -37,8 +39,6 @@ SLOWEST = {
     8: 1.424,
     16: 1.766,
 }  # the largest of that number of normal ones, in the mean
-SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s"}
-SCALE |= {JOULES["value"]: "energy_j", JOULES["low"]: "energy_low_j", JOULES["high"]: "energy_high_j"}
 
 
 def _grid(most: int, first: int = 1) -> Array:
@@ -66,17 +66,18 @@ class Table:
 
 
 class StepTimes:
-    """The times of steps in one bound: "value", "low" or "high"; or their joules.
+    """The times of steps, or what one device draws in them.
 
     Args:
         surface: of the model on its devices.
         budget: most new tokens of a step.
         requests: most requests of a step.
         longest: most tokens of a request.
-        bound: which of them.
+        joules: the bound of what they draw, instead of the time: "value", "low" or "high".
+        graphs_prompts: whether steps that read prompts are launched as graphs, too.
         verified: drafted tokens that each decode verifies.
         drafter: the times of the model that drafts them; None: drafting takes no time.
-        known: what has been priced, for all bounds.
+        known: what has been priced, for times and joules.
     """
 
     def __init__(
@@ -86,43 +87,70 @@ class StepTimes:
         budget: int,
         requests: int,
         longest: int,
-        bound: str = BOUNDS[0],
+        joules: str | None = None,
+        graphs_prompts: bool = True,
         verified: int = 0,
         drafter: StepTimes | None = None,
         known: dict[str, Outcomes] | None = None,
     ) -> None:
-        """Raise InputError for an unknown bound."""
-        if bound not in SCALE:
-            raise InputError(f"unknown bound {bound!r}: choose one of {', '.join(SCALE)}")
-        self.surface, self.bound = surface, bound
+        self.surface, self.joules = surface, joules
         self.budget, self.requests, self.longest = budget, requests, longest
         self.drafter, self.each = drafter, 1 + verified
         self.known = {} if known is None else known
         ranks = surface.layout.tensor * surface.layout.data
         self.skew = SKEW * float(np.interp(ranks, list(SLOWEST), list(SLOWEST.values())))
+        self.sizes = np.array(captured_sizes(min(2 * requests, surface.captured)), dtype=int)
+        largest = int(self.sizes.max(initial=0))
+        self.graphed = {False: largest, True: largest if graphs_prompts else 0}  # tokens, by: reads prompts
         self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----
 
     @cached_property
-    def prompt_tokens_s(self) -> Array:
-        """[tokens + 1] what all requests share in a step that reads prompts, but for the ends."""
-        return self._shared(self.surface.prompts, self.budget, ends=False)
+    def _prompt_tokens_s(self) -> Array:
+        """[tokens + 1] as `prompt_tokens_s`; NaN where it was not asked."""
+        return np.full(self.budget + 1, np.nan)
+
+    def prompt_tokens_s(self, tokens: int) -> float:
+        """What all requests share in a step that reads prompts, but for the ends; priced block by block."""
+        if tokens <= self.graphed[True]:
+            tokens = min(int(self.sizes[np.searchsorted(self.sizes, tokens)]), self.budget)
+        if np.isnan(self._prompt_tokens_s[tokens]):
+            first = (tokens - 1) // TOGETHER * TOGETHER + 1
+            last = min(first + TOGETHER - 1, self.budget)
+            seconds = self._shared(self.surface.prompts, last, ends=False, first=first)
+            self._prompt_tokens_s[first : last + 1] = seconds
+        return float(self._prompt_tokens_s[tokens])
 
     @cached_property
     def decode_tokens_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, self.requests * self.each, ends=False)
+        seconds = self._all(self.surface.decodes, ends=False)
+        tokens = np.arange(len(seconds))
+        fits = (tokens > 0) & (tokens <= self.graphed[False])
+        tokens[fits] = self.sizes[np.searchsorted(self.sizes, tokens[fits])]
+        return np.asarray(seconds[np.minimum(tokens, len(seconds) - 1)])
+
+    @cached_property
+    def calls_s(self) -> float:
+        """The least time of a step that is not a graph: what the host takes for its calls."""
+        surface, dispatch = self.surface, self.surface.predictor.dispatch
+        if self.joules or dispatch is None:
+            return 0.0
+        compiled = self.graphed[True] > 0  # engines replay pieces of compiled code as graphs
+        predictor = replace(surface.predictor, dispatch=dispatch.of_compiled() if compiled else dispatch)
+        work = surface.pool([Step(chunks=((self.budget, 0),))], graphed=False).work(predictor, surface.dtype)
+        return float(work.outcomes(predictor).calls_s[0])
 
     @cached_property
     def ends_s(self) -> Array:
         """[requests + 1] logits and sampling."""
-        return self._shared(self.surface.prompts, self.requests * self.each, ends=True)
+        return self._all(self.surface.prompts, ends=True)
 
     @cached_property
     def decode_ends_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, self.requests * self.each, ends=True)
+        return self._all(self.surface.decodes, ends=True)
 
     @cached_property
     def decodes(self) -> Table:
@@ -162,13 +190,18 @@ class StepTimes:
         count = len(contexts) * self.each
         if not chunks:
             shared = float(self.decode_tokens_s[count] + self.decode_ends_s[count])
-            return shared + (1 + self.skew) * self.decodes_s(contexts)
+            return self._launched(count, shared + (1 + self.skew) * self.decodes_s(contexts), reads=False)
         tokens = min(count + sum(new for new, _ in chunks), self.budget)
         reading = sum(
             float(np.interp(held, self.chunks.cached, self.chunks.row(new))) for new, held in chunks
         )
-        shared = float(self.prompt_tokens_s[tokens] + self.ends_s[count + ending])
-        return shared + (1 + self.skew) * (self.beside_s(contexts, reading) if count else reading)
+        shared = float(self.prompt_tokens_s(tokens) + self.ends_s[count + ending])
+        requests = self.beside_s(contexts, reading) if count else reading
+        return self._launched(tokens, shared + (1 + self.skew) * requests, reads=True)
+
+    def _launched(self, tokens: int, seconds: float, *, reads: bool) -> float:
+        """The time of a step: not shorter than the calls of the host, unless it is a graph."""
+        return seconds if tokens <= self.graphed[reads] else max(seconds, self.calls_s)
 
     def decodes_s(self, contexts: Array) -> float:
         """Attention and scans of decodes alone."""
@@ -184,14 +217,14 @@ class StepTimes:
 
     @cached_property
     def _ratio(self) -> float:
-        """How the bound of attention lies to its value."""
-        if self.bound == BOUNDS[0]:
+        """Joules of a second of attention; 1 for times."""
+        if not self.joules:
             return 1.0
         pool = Pool(1, graphed=True)
         self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
         whole = float(found.runtime_s[0])
-        return float(getattr(found, SCALE[self.bound])[0] / whole) if whole else 1.0
+        return float(getattr(found, JOULES[self.joules])[0] / whole) if whole else 1.0
 
     # ---- pricing ----
 
@@ -205,28 +238,32 @@ class StepTimes:
         if name not in self.known:
             pool = Pool(count, graphed=True)
             add(pool)
-            self.known[name] = self._outcomes(pool)
-            alone = pool.by_kind().get(Collective.kind)
-            if self.skew and alone is not None:
-                self.known[exchanges] = self._outcomes(alone)
-        whole = np.asarray(getattr(self.known[name], SCALE[self.bound]))
+            work = pool.work(self.surface.predictor, self.surface.dtype)
+            self.known[name] = work.outcomes(self.surface.predictor)
+            if self.skew and Collective.kind in work.places:
+                self.known[exchanges] = work.by_kind(self.surface.predictor)[Collective.kind]
+        column = JOULES[self.joules] if self.joules else "runtime_s"
+        whole = np.asarray(getattr(self.known[name], column))
         if exchanges not in self.known:
             return whole
-        apart = np.asarray(getattr(self.known[exchanges], SCALE[self.bound]))
+        apart = np.asarray(getattr(self.known[exchanges], column))
         return np.asarray(whole + self.skew * (whole - apart))
 
-    def _shared(self, family: Family, most: int, *, ends: bool) -> Array:
-        """[most + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
-        counts = np.arange(1, most + 1)
+    def _all(self, family: Family, *, ends: bool) -> Array:
+        """[requests + 1] of `_shared`."""
+        return np.concatenate([[0.0], self._shared(family, self.requests * self.each, ends=ends)])
+
+    def _shared(self, family: Family, last: int, *, ends: bool, first: int = 1) -> Array:
+        """[first to last] seconds of the layers that depend on the tokens, or on the ends alone."""
+        counts = np.arange(first, last + 1)
         sizes = np.array(
             [sizes_of(int(n), int(n) if ends else 1, 1 if family.decodes else int(n), 0) for n in counts]
         )
         where, routing = np.arange(len(counts)), self.surface.routing
-        name = f"{'decode' if family.decodes else 'prompt'} {'ends' if ends else 'tokens'}"
-        seconds = self._priced(
+        name = f"{'decode' if family.decodes else 'prompt'} {'ends' if ends else 'tokens'} from {first}"
+        return self._priced(
             name, len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
         )
-        return np.concatenate([[0.0], seconds])
 
     def _requests(self, name: str, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
         """Seconds of what works by request, (requests, new tokens, cached tokens) each."""

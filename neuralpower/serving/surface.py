@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.sparse import csr_array
 from torch import nn
 
 from neuralpower.devices.cluster import Cluster
@@ -32,12 +33,13 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.compose import check
-from neuralpower.prediction.explore.outcomes import Outcomes, Pool
+from neuralpower.prediction.explore.outcomes import Outcomes, Pool, Work
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.by_request import RequestLayer, by_request
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.passes.graph import CAPTURED
 from neuralpower.trace.paths import pattern
@@ -57,6 +59,10 @@ STEPS = (
 LOADS = ("hit", "fullest")  # numbers of experts that follow from the routing
 MOST_TERMS = 3  # of a form
 TOLERANCE = 1e-9  # of a number, relative
+
+
+class NoForm(ModelError):  # noqa: N818  # of the network, which other ways can answer
+    """Sizes of a network that no form of its tokens and requests gives."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +168,7 @@ class StepSurface:
 
     def at(self, steps: Sequence[Step]) -> Outcomes:
         """Seconds with bounds, and joules, of each step [steps]."""
-        graphed = np.array([step.tokens <= self.captured for step in steps])
-        parts = [
-            (index, self._at([steps[int(i)] for i in index], graphed=ways))
-            for ways in (True, False)
-            if len(index := np.flatnonzero(graphed == ways))
-        ]
+        parts = [(index, work.outcomes(self.predictor)) for index, work in self._works(steps)]
         order = np.argsort(np.concatenate([index for index, _ in parts]))
         names = Outcomes.__dataclass_fields__
         return Outcomes(
@@ -176,17 +177,39 @@ class StepSurface:
 
     def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
         """Seconds of the layers of each kind, each [steps]."""
-        pools = self._pool(steps, graphed=True).by_kind()
-        return {
-            kind: pool.work(self.predictor, self.dtype).outcomes(self.predictor).runtime_s
-            for kind, pool in pools.items()
-        }
+        return self._kinds(self.pool(steps, graphed=True).work(self.predictor, self.dtype))
 
-    def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
-        pool = self._pool(steps, graphed=graphed)
-        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+    def with_kinds(self, steps: Sequence[Step]) -> tuple[Outcomes, dict[str, Array]]:
+        """Both, priced once; all steps are launched in the same way, as graphs or call by call."""
+        works = list(self._works(steps))
+        if len(works) > 1:
+            return self.at(steps), self.by_kind(steps)
+        ((_, work),) = works
+        return work.outcomes(self.predictor), self._kinds(work)
 
-    def _pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
+    def _kinds(self, work: Work) -> dict[str, Array]:
+        return {kind: part.runtime_s for kind, part in work.by_kind(self.predictor).items()}
+
+    def _works(self, steps: Sequence[Step]) -> Iterator[tuple[Array, Work]]:
+        """(places of steps, their layers priced) of those launched as graphs, and of the others."""
+        graphed = np.array([step.tokens <= self.captured for step in steps])
+        for ways in (True, False):
+            if len(index := np.flatnonzero(graphed == ways)):
+                pool = self.pool([steps[int(i)] for i in index], graphed=ways)
+                yield index, pool.work(self.predictor, self.dtype)
+
+    def together(self, steps: Sequence[Step], weights: Array) -> tuple[float, float, float]:
+        """(low, value, high) seconds of a run with each step `weights` times [steps]."""
+        work = self.pool(steps, graphed=True).work(self.predictor, self.dtype)
+        counts, unmodelled_s = (
+            csr_array(weights[None] @ work.counts),
+            np.atleast_1d(weights @ work.unmodelled_s),
+        )
+        found = replace(work, counts=counts, unmodelled_s=unmodelled_s).outcomes(self.predictor)
+        return float(found.low_s[0]), float(found.runtime_s[0]), float(found.high_s[0])
+
+    def pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
+        """The layers of each step; `graphed`: all are launched at once."""
         pool = Pool(len(steps), graphed=graphed)
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
@@ -246,7 +269,7 @@ def surface_of(
     for phase, layers, passes in zip(("a prefill", "a decode step"), known, (prompts, decodes), strict=True):
         requests = _requests(passes, tracer.windows)
         if layers is None or requests is None:
-            raise ModelError(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
+            raise NoForm(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
         families.append(Family(layers[0], requests, layers[1], decodes=passes is decodes))
     return StepSurface(
         model=str(source.name),
@@ -349,7 +372,7 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
     """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
     if len({one.structure for one in passes}) > 1:
         return None
-    solver = _Solver(np.array([one.sizes for one in passes]))
+    solver = Solver(np.array([one.sizes for one in passes]))
     grouped: dict[tuple[object, ...], SharedLayer] = {}
     kept = [[task for task in one.work.tasks if not by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
@@ -389,7 +412,7 @@ def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[Re
     return tuple(replace(layer, count=float(count)) for layer, count in found.items())
 
 
-class _Solver:
+class Solver:
     """Finds forms of numbers over passes whose `sizes` are [passes, sizes]; equal numbers are solved once."""
 
     def __init__(self, sizes: Array) -> None:

@@ -1,6 +1,6 @@
 """What users wait for at a rate: a workload served by replicas of an engine, with bounds.
 
-The bounds are those of whole simulations in which each step takes its lowest or its highest time.
+The bounds are those of whole simulations in which all steps take their lowest, or their highest time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from neuralpower.serving.workload import Workload
 
 EMPTY = 1e-3  # requests per second that never meet
 MOST_RATE = 1e5
+FULL = 0.85  # of a pool, over time: requests wait for blocks
+LONE = 48  # requests that stand for all where they do not meet
 DRAIN = 3  # times as long as a request alone takes: a longer end is a queue that has grown all the time
 AUTO = "auto"
 CURVE = (
@@ -157,11 +159,13 @@ def traffic(
     Raises:
         InputError: a request that the cache cannot hold.
     """
-    value, low, high = (
-        deployment.load(
-            workload, rate, replicas=replicas, bound=bound, targets=targets, parts=bound == BOUNDS[0]
+    served = deployment.serves(workload, replicas)
+    value = deployment.seen(served, workload, rate, replicas=replicas, targets=targets, parts=True)
+    low, high = (
+        end.seen(
+            end.serves(workload, replicas), workload, rate, replicas=replicas, targets=targets, bound=bound
         )
-        for bound in BOUNDS
+        for end, bound in zip(deployment.bounds(served), BOUNDS[1:], strict=True)
     )
     surface, engine = deployment.surface, deployment.engine
     return Traffic(
@@ -201,10 +205,12 @@ def served_at(
         InputError: a rate that is none; as `traffic` and `highest_rate`.
     """
     loads: list[Load] = []
+    notes: list[str] = []
     highest = None
     if find:
         highest, tried = highest_rate(deployment, workload, targets, replicas=replicas)
         loads, rate, workload = [*tried], highest, workload.at_rate(highest)
+        notes.append(f"what limits it is {_limit(highest, tried, targets)}")
     if curve == AUTO and not workload.users:
         at_once = deployment.load(workload.at_rate(MOST_RATE), MOST_RATE, replicas=replicas)
         curve = [share * at_once.requests_per_s for share in CURVE]
@@ -215,15 +221,65 @@ def served_at(
             raise InputError(f"rate {point:g}: requests per second, above 0, of requests that come at a rate")
         loads.append(deployment.load(workload.at_rate(point), point, replicas=replicas, targets=targets))
     found = traffic(deployment, workload, rate=rate, replicas=replicas, targets=targets)
-    return replace(found, highest=highest, curve=tuple(sorted(loads, key=lambda load: load.rate or 0.0)))
+    if rate is not None and not find:
+        notes += _more_than_held(deployment, workload, rate, found.value, targets, replicas)
+    by_rate = tuple(sorted(loads, key=lambda load: load.rate or 0.0))
+    return replace(found, highest=highest, curve=by_rate, notes=(*found.notes, *notes))
+
+
+def _more_than_held(
+    deployment: Deployment,
+    workload: Workload,
+    rate: float,
+    load: Load,
+    targets: Sequence[Target],
+    replicas: int,
+) -> list[str]:
+    """A note, where a rate is more than the deployment holds: how much that is, and what limits it."""
+    alone = deployment.load(_lone(workload), EMPTY, targets=targets)
+    if load.holds(targets) and not _grows(load, alone):
+        return []
+    said = f"{rate:g} requests/s are more than this holds"
+    try:
+        highest, tried = highest_rate(
+            deployment, workload, targets, replicas=replicas, guess=min(rate, 0.9 * load.requests_per_s)
+        )
+    except InputError as error:
+        return [f"{said}: {error}"]
+    return [f"{said}: at most {highest:.3g}; what limits it is {_limit(highest, tried, targets)}"]
+
+
+def _grows(load: Load, alone: Load) -> bool:
+    """Whether requests come faster than they leave, so that their queue grows all the time."""
+    return load.drain_s > DRAIN * alone.latency_s["p99"]
+
+
+def _limit(highest: float, tried: Sequence[Load], targets: Sequence[Target]) -> str:
+    """What a rate just above the highest meets first."""
+    above = next((load for load in tried if (load.rate or 0.0) > highest), tried[-1])
+    missed = [target for target in targets if not above.holds([target])]
+    if missed:
+        times = ", ".join(
+            f"{one} takes {getattr(above, one.measure)[f'p{one.percentile}'] * 1e3:.3g} ms" for one in missed
+        )
+        full = f"; {above.cache_share:.0%} of the pool is held" if above.cache_share > FULL else ""
+        return f"the promise: at {above.rate:.3g} requests/s {times}{full}"
+    if above.preemptions or above.cache_share > FULL:
+        return f"the pool: {above.cache_share:.0%} of it is held, and requests wait for blocks"
+    return f"compute: steps with {above.batch:.3g} requests cannot be faster"
 
 
 def highest_rate(
-    deployment: Deployment, workload: Workload, targets: Sequence[Target], *, replicas: int = 1
+    deployment: Deployment,
+    workload: Workload,
+    targets: Sequence[Target],
+    *,
+    replicas: int = 1,
+    guess: float | None = None,
 ) -> tuple[float, tuple[Load, ...]]:
     """(requests per second at which all targets hold, to 2 %; the loads that were tried, by rate).
 
-    The workload's arrivals are drawn together or apart for each rate.
+    The workload's arrivals are drawn together or apart for each rate. `guess`: where the search begins.
 
     Raises:
         InputError: an empty system misses a target, or requests of a closed loop.
@@ -239,19 +295,31 @@ def highest_rate(
 
     def holds(rate: float) -> bool:
         found = load(rate)
-        return found.holds(targets) and found.drain_s <= DRAIN * alone.latency_s["p99"]
+        return found.holds(targets) and not _grows(found, alone)
 
-    alone = load(EMPTY)
+    alone = deployment.load(_lone(workload), EMPTY, targets=targets)
     if not alone.holds(targets):
         missed = [t for t in targets if not alone.holds([t])]
         said = ", ".join(
             f"{t} takes {getattr(alone, t.measure)[f'p{t.percentile}'] * 1e3:.3g} ms" for t in missed
         )
         raise InputError(f"an empty system misses its target: {said}; choose more ranks, or a later target")
-    low, high = EMPTY, 1.0
+    low = high = min(guess or 1.0, MOST_RATE)
     while holds(high) and high < MOST_RATE:
         low, high = high, 2 * high
+    while low == high or (low > EMPTY and not holds(low)):
+        low, high = low / 2, low
+    load(low)
     while high / low > 1.02:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, tuple(tried[rate] for rate in sorted(tried))
+
+
+def _lone(workload: Workload) -> Workload:
+    """Requests that never meet: of each size one; of very many sizes some, the longest among them."""
+    if workload.prefixes:
+        return workload.at_rate(EMPTY)
+    sizes = np.unique(np.stack([workload.prompt, workload.output], axis=1), axis=0)
+    chosen = sizes[np.unique(np.linspace(0, len(sizes) - 1, LONE).round().astype(int))]
+    return Workload(np.arange(len(chosen)) / EMPTY, chosen[:, 0], chosen[:, 1])

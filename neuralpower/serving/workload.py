@@ -61,8 +61,12 @@ class Workload:
         """Number of requests."""
         return len(self.prompt)
 
-    def part(self, place: int, replicas: int) -> Workload:
-        """The requests that one of several replicas gets, in turn; users are shared out alike."""
+    def shared(self, among: int) -> list[Workload]:
+        """What each of several gets, in turn: none of those without a request, or without a user."""
+        most = min(among, self.count, self.users or among)
+        return [self] if most == 1 else [self._part(place, most) for place in range(most)]
+
+    def _part(self, place: int, replicas: int) -> Workload:
         users = self.users // replicas + (place < self.users % replicas)
         arrival = self.arrival_s[place::replicas]
         prefixes = self.prefixes[place::replicas]

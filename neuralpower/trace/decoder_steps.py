@@ -19,7 +19,7 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number
 from neuralpower.layers.movement import APPENDED
-from neuralpower.networks.decoder import Pass
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.requests import Generating
 from neuralpower.trace.records import Trace
 

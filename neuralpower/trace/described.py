@@ -15,8 +15,8 @@ from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.base import of_real
 from neuralpower.layers.matmul import Matmul
-from neuralpower.layers.tensors import check_output, common_dtype
-from neuralpower.networks.call_cache import key_of, tensors_in
+from neuralpower.layers.tensors import check_output, common_dtype, tensors_in
+from neuralpower.networks.call_cache import key_of
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.running import name_of
 from neuralpower.trace.quantised_calls import plain_call

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 
 BAGS = "aten._embedding_bag_backward"
 

@@ -2,110 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.decoder import Pass
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
+from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.question import COMPILE, Question, everything
+from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
-from neuralpower.trace.recipe import TRAINING, default_loss, settings_of
+from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 
-T = TypeVar("T")
 SHOWN = 3  # first steps of a generation that are kept, besides the last
 
 
-@dataclass(frozen=True)
-class Followed:
-    """The result of following a pass."""
-
-    asked: Pass  # what was followed
-    trace: Trace  # as it was recorded
-    work: Trace  # after the trace passes: its tasks answer the question
-    lifetimes: StepLifetimes | None = None  # of a backward pass or a step; a forward pass's are the trace's
-    notes: tuple[str, ...] = ()  # what its inputs take for granted, and why a step's memory is not known
-
-
-@dataclass(frozen=True)
-class Grown:
-    """The result of following a generation: traces after the trace passes, but for `prefill`."""
-
-    asked: Generating
-    prefill: Trace  # as it was recorded
-    work: Trace  # of the prefill
-    traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
-    weights: Sequence[float]  # how many steps each of `steps` stands for
-    steps: Iterable[Trace]  # those to look at, one by one: together they are large
-    begin: Sequence[Trace]  # the first few, but for the last
-    end: Sequence[Trace]  # the last; none where one token is all
-
-
-class Known:
-    """What was recorded of the passes of one network at one size, for questions about several devices."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[tuple[Any, ...], Any]] = []
-
-    def of(self, what: str, one: Pass, question: Question, make: Callable[[], T]) -> T:
-        """What was made of a pass for the same question, or is made now."""
-        sizes = one.name, one.batch_size, one.tokens, one.context, one.lengths
-        about = question if question.phase != FORWARD else replace(question, knows=everything)
-        key = what, sizes, about
-        if (kept := next((value for other, value in self._kept if other == key), None)) is not None:
-            return kept  # type: ignore[no-any-return]
-        self._kept.append((key, make()))
-        return self._kept[-1][1]  # type: ignore[no-any-return]
-
-
-def follow(asked: Asked, question: Question, known: Known | None = None) -> Followed | Grown:
+def follow(asked: Asked, question: Question) -> Followed | Grown:
     """Follow one pass or a generation on the meta device, and apply the trace passes of the question.
-
-    `known` keeps what is recorded, for another question about the same `asked`.
 
     Raises:
         ModelError: a forward raises, or the model has no activation checkpointing of its own to switch on.
         InputError: there is nothing to train, or an optimizer does not take the gradients.
     """
-    known = known or Known()
-    if isinstance(asked, Generating):
-        return _generation(asked, question, known)
-    return _pass(asked, question, known)
+    return _generation(asked, question) if isinstance(asked, Generating) else _pass(asked, question)
 
 
-def work_of(one: Pass, question: Question, known: Known | None = None) -> Trace:
+def work_of(one: Pass, question: Question) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return _worked(one, recorded(one, question, known), question, known)
+    return _stepped(one, applied(of_calls(one, question), question), question)
 
 
-def _worked(one: Pass, found: Trace, question: Question, known: Known | None) -> Trace:
-    """The tasks of what was recorded of a pass."""
-    work = (known or Known()).of("work", one, question, lambda: applied(found, question))
+def _stepped(one: Pass, work: Trace, question: Question) -> Trace:
+    """The tasks of a pass; of an engine's step by those of its prompt and of requests that get a token."""
     if one.step is None:
         return work
-    return stepped(work, None if one.decodes is None else work_of(one.decodes, question, known), one.step)
+    return stepped(work, None if one.decodes is None else work_of(one.decodes, question), one.step)
 
 
-def _pass(asked: Pass, question: Question, known: Known) -> Followed:
-    """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
-    found = recorded(asked, question, known)
-    idle = found.idle if asked.name == FORWARD else ""  # other passes leave the encoder out, as they should
-    notes = [note for note in (asked.inputs.note, idle) if note]
-    work = _worked(asked, found, question, known)
+def _pass(one: Pass, question: Question) -> Followed:
+    """One pass or step, with the requests of a step that get a token."""
+    found = worked(record(one, question), question)
+    return replace(found, work=_stepped(one, found.work, question))
+
+
+def record(one: Pass, question: Question) -> Recorded:
+    """Follow one pass or step; one that asks for values has no lifetimes, and a note that says so.
+
+    Raises as `follow`.
+    """
+    found = _recorded(one, question)
+    idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
+    notes = [note for note in (one.inputs.note, idle) if note]
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -114,19 +74,15 @@ def _pass(asked: Pass, question: Question, known: Known) -> Followed:
             "autocast": question.autocast,
         }
         if question.phase == TRAINING:
-            settings |= settings_of(question.recipe) | {"holds_output": asked.inputs.labelled}
+            settings |= settings_of(question.recipe) | {"holds_output": one.inputs.labelled}
             settings["compiled"] = question.run == COMPILE and question.layout.alone
-            notes += frozen(asked.module)
+            notes += frozen(one.module)
         try:
-            given = asked.inputs.args, asked.inputs.kwargs
-            make = partial(training_lifetimes, asked.module, *given, **settings)
-            lifetimes = known.of("lifetimes", asked, replace(question, knows=everything), make)
+            lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
             notes += [lifetimes.note] if lifetimes.note else []
-            if question.weights is not None:
-                lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
-    return Followed(asked, found, work, lifetimes, tuple(notes))
+    return Recorded(one, found, Outline.of(one.module), lifetimes, tuple(notes))
 
 
 def frozen(module: nn.Module) -> list[str]:
@@ -138,11 +94,11 @@ def frozen(module: nn.Module) -> list[str]:
     )
 
 
-def _generation(asked: Generating, question: Question, known: Known) -> Grown:
+def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
-    prefill = recorded(asked.prefill, question, known)
+    prefill = of_calls(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked, partial(recorded, question=question, known=known), first, last)
+    growing = Growing(asked, partial(of_calls, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -160,25 +116,24 @@ def _generation(asked: Generating, question: Question, known: Known) -> Grown:
     )
 
 
-def recorded(asked: Pass, question: Question, known: Known | None = None) -> Trace:
+def of_calls(one: Pass, question: Question) -> Trace:
+    """The trace of a pass after the passes that change calls: between two steps, what follows is a line."""
+    return applied(_recorded(one, question), question, OF_CALLS)
+
+
+def _recorded(one: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
-    The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
-    if asked.longer is not None:
-        shorter = recorded(replace(asked, longer=None), question, known)
-        return each_length(shorter, recorded(asked.longer, question, known), asked)
-    return (known or Known()).of("trace", asked, question, lambda: _recorded(asked, question))
-
-
-def _recorded(asked: Pass, question: Question) -> Trace:
-    """The same of samples of one length."""
-    inputs = asked.inputs
+    if one.longer is not None:
+        shorter = of_calls(replace(one, longer=None), question)
+        return each_length(shorter, of_calls(one.longer, question), one)
+    inputs = one.inputs
     try:
         with cast_rules(question.platform):
-            traced = trace(
-                asked.module,
+            found = trace(
+                one.module,
                 inputs.args,
                 inputs.kwargs,
                 training=question.phase != FORWARD,
@@ -188,18 +143,17 @@ def _recorded(asked: Pass, question: Question) -> Trace:
             )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    said = () if asked.sharding is None else asked.sharding.notes
-    traced = replace(traced, about=shape_of(asked), granted=(*traced.granted, *said))
-    return applied(traced, question, OF_CALLS)
+    said = () if one.sharding is None else one.sharding.notes
+    return replace(found, about=shape_of(one), granted=(*found.granted, *said))
 
 
-def shape_of(asked: Pass) -> PassShape:
+def shape_of(one: Pass) -> PassShape:
     """The shape of a trace's pass."""
-    windows = {} if asked.name == FORWARD else windows_of(asked.module)
-    placed = placed_experts(asked.module)
-    if asked.step is not None:  # the passes of a prompt make it
-        return PassShape(PREFILL, asked.batch_size, asked.tokens, 0, windows, placed, asked.step.sequences)
-    return PassShape(asked.name, asked.batch_size, asked.tokens, asked.context, windows, placed)
+    windows = {} if one.name == FORWARD else windows_of(one.module)
+    placed = placed_experts(one.module)
+    if one.step is not None:  # the passes of a prompt make it
+        return PassShape(PREFILL, one.batch_size, one.tokens, 0, windows, placed, one.step.sequences)
+    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:

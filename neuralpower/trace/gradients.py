@@ -22,14 +22,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
-
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.trace.sparse_gradients import Rows, SparseUse, gathered, gradient_dtype, passes_rows, scaled
 
 # which outputs have a gradient -> which inputs get one
@@ -80,10 +78,10 @@ class Gradients:
     def __init__(self, parameters: Iterable[Tensor], found: bool = False) -> None:
         self._found = found  # whether tensors that require a gradient are found on the way
         self._values: MutableMapping[Tensor, _Value] = (
-            WeakIdKeyDictionary()
+            torch.utils.weak.WeakIdKeyDictionary()
         )  # tensors that ask for a gradient
         # a tensor or a view (detached ones are others) -> who wrote into any
-        self._writers: MutableMapping[Tensor, list[_Made]] = WeakIdKeyDictionary()
+        self._writers: MutableMapping[Tensor, list[_Made]] = torch.utils.weak.WeakIdKeyDictionary()
         self._made: list[_Made] = []
         self.forgotten: frozenset[int] = frozenset()  # calls that a gradient misses since no loss reads them
         self._leaves = [self._value(parameter) for parameter in dict.fromkeys(parameters)]

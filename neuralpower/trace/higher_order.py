@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
 from neuralpower.layers.attention import FLEX, window_of
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.running import name_of
 from neuralpower.trace.undisturbed import swapped
 

@@ -10,11 +10,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
+from neuralpower.late import Tensor, torch
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.workspace import workspace_bytes
-from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.size_limits import MOST_CALLS, check_calls, most
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
@@ -39,6 +37,20 @@ class Storage(NamedTuple):
 def on_library(storages: Iterable[Storage], library: str) -> list[Storage]:
     """The storages, with the work space of one library alone; "" for none."""
     return [one for one in storages if one.part != WORKSPACE or one.library == library]
+
+
+class StepLifetimes(NamedTuple):
+    """Lifetimes of memory in the first training step, in operator calls, and its parts' ends."""
+
+    storages: tuple[Storage, ...]
+    passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
+    end: int
+    compiler: bool  # whether torch's compiler comes with the step
+    blocks: tuple[
+        tuple[str, int], ...
+    ] = ()  # (path, operator calls before it) of repeated blocks, as they run
+    products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
+    note: str = ""  # why the step is not compiled as asked
 
 
 class Lifetimes:

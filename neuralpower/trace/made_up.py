@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING
 

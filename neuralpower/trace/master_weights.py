@@ -9,35 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from neuralpower.errors import InputError
-from neuralpower.trace.recipe import HALVES
+from neuralpower.late import Tensor, nn, torch
 
 WIDE = torch.float32
-
-
-def check_masters(masters: bool, dtype: str, *, autocast: object = None, lora: object = None) -> None:
-    """Raise InputError for masters of weights that have none: of float32, under autocast or frozen."""
-    if not masters:
-        return
-    way_out = "leave master weights out"
-    if dtype not in HALVES:
-        raise InputError(
-            f"master weights of {dtype} weights: 16-bit weights alone have them; choose dtype bfloat16, or "
-            f"{way_out}"
-        )
-    if autocast is not None:
-        raise InputError(
-            "master weights and autocast: under autocast, weights are float32 already; choose dtype float32, "
-            f"or {way_out}"
-        )
-    if lora is not None:
-        raise InputError(
-            f"master weights and lora {lora}: adapters of 16-bit weights are float32 already; {way_out}"
-        )
 
 
 class Masters:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.layers.windowed import is_channels_last
-from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.source import Source
 
 CONVOLUTIONS = frozenset(("conv2d", "conv3d", "convolution", "conv_transpose2d", "conv_transpose3d"))

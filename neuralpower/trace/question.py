@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, unknown
+from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import PHASES
 from neuralpower.platforms import CPU, Platform

@@ -16,7 +16,7 @@ from typing import Any
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number
 from neuralpower.layers.rows import field_names, to_row
-from neuralpower.networks.decoder import Pass
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, mean_length
 from neuralpower.trace.decoder_steps import alike, between
 from neuralpower.trace.lifetimes import Storage

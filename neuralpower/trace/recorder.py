@@ -23,11 +23,10 @@ from neuralpower.layers import BY_OPERATOR, Layer
 from neuralpower.layers.attention import FLEX
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
-from neuralpower.layers.tensors import common_dtype
+from neuralpower.layers.tensors import common_dtype, tensors_in
 from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
-from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_iter
-
+from neuralpower.late import Tensor, torch
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, backward_of
-from neuralpower.networks.call_cache import tensors_in
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.lifetimes import Flow, Storage
@@ -253,7 +250,7 @@ def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> It
 
 def shapes_of(values: Any) -> Shapes:
     """Shapes of the tensors in `values`, in order."""
-    return tuple(_shape(t) for t in tree_iter(values) if isinstance(t, Tensor))
+    return tuple(_shape(t) for t in torch.utils._pytree.tree_iter(values) if isinstance(t, Tensor))
 
 
 def call_shapes(values: Any) -> Shapes:

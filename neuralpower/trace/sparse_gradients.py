@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError
+from neuralpower.late import Tensor
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement

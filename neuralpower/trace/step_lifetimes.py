@@ -1,4 +1,4 @@
-"""Lifetimes of the tensors of a training step, also with quantised weights and scores made again."""
+"""Lifetimes of the tensors of a training step, also with scores made again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,37 +17,22 @@ from neuralpower.errors import InputError, StepError, UsersError, quoted
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
-from neuralpower.quantisation.schemes import Scheme
-from neuralpower.quantisation.totals import sizes
-from neuralpower.quantisation.weights import EMBEDDING, HEAD, Weight
+from neuralpower.quantisation.weights import EMBEDDING, HEAD
 from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.fake_sparse import is_sparse
 from neuralpower.trace.higher_order import differentiated, not_compiled
-from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, Storage
+from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, StepLifetimes, Storage
 from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.recipe import Optimizers, Recipe, StepSettings, checkpointed, default_loss, recipe_of
+from neuralpower.trace.recipe import Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.step_recorder import StepRecorder
+from neuralpower.trace.step_settings import Optimizers, StepSettings, recipe_of
 from neuralpower.trace.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of
-
-
-class StepLifetimes(NamedTuple):
-    """Lifetimes of memory in the first training step, in operator calls, and its parts' ends."""
-
-    storages: tuple[Storage, ...]
-    passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
-    end: int
-    compiler: bool  # whether torch's compiler comes with the step
-    blocks: tuple[
-        tuple[str, int], ...
-    ] = ()  # (path, operator calls before it) of repeated blocks, as they run
-    products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
-    note: str = ""  # why the step is not compiled as asked
 
 
 def training_lifetimes(
@@ -250,19 +235,6 @@ def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> T
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
     return new.requires_grad_(tensor.requires_grad)
-
-
-def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Scheme) -> StepLifetimes:
-    """The step with frozen weights in a scheme's formats; each product widens its own while it runs.
-
-    Raises InputError where a group does not divide a product's inputs.
-    """
-    forms = scheme.forms(weights, {})
-    found = sizes(weights, forms, {})
-    plain = {one.name: one.bytes for one in weights if forms.get(one.name) is not None}
-    widened = [Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain]
-    storages = [one._replace(bytes=found.get(one.name, one.bytes)) for one in step.storages]
-    return step._replace(storages=(*storages, *widened))
 
 
 def scores_made_again(

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.workspace import workspaces
-from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.running import Assumed, grouped_product, name_of
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.compiled_step import joins

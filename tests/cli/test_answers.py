@@ -28,16 +28,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry per prediction that was computed."""
-    from neuralpower.api import loaded
-    from neuralpower.prediction.case import predict as real
+    from neuralpower.api import predicting
+    from neuralpower.api.predicting import predicted as real
 
     seen = []
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["model"])
-        return real(*args, **kwargs)
+    def counted(predictor: Any, model: str, *args: Any) -> Any:
+        seen.append(model)
+        return real(predictor, model, *args)
 
-    monkeypatch.setattr(loaded, "predict", counted)
+    monkeypatch.setattr(predicting, "predicted", counted)
     return seen
 
 

@@ -92,6 +92,18 @@ def test_what_moves_nothing_is_refused_in_one_line(
     assert not (tmp_path / "mine.json").exists()
 
 
+def test_rows_without_a_time_are_listed_and_the_others_used(timed: pd.DataFrame, tmp_path: Path) -> None:
+    file = tmp_path / "timed.csv"
+    times = [float("nan"), -1.0, float("inf")]
+    pd.concat([timed, timed.head(3).assign(step_ms=times)]).to_csv(file, index=False)
+    ran = run("calibrate", "--from", DEVICE, "--networks", file, "--out", tmp_path / "mine.json")
+    assert ran.code == 0
+    assert all(
+        f"skipped: runtime_s {text}: must be seconds above 0" in ran.err
+        for text in ("empty", "-0.001", "inf")
+    )
+
+
 def test_unknown_networks_are_listed_and_the_others_used(timed: pd.DataFrame, tmp_path: Path) -> None:
     file = tmp_path / "timed.csv"
     pd.concat([timed, timed.head(1).assign(model="zoo:none")]).to_csv(file, index=False)

@@ -12,12 +12,14 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer, columns_of
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.base import BACKWARD, GRADIENT
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import laws
 from neuralpower.learn.law_estimates import faded, seconds_by_law
 from neuralpower.learn.prior import FEWEST, POWER, STEEPEST, Doubt, Law, Level, Prior, family_of, gentle
 from neuralpower.learn.prior_files import shipped_prior, write_prior
 from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, Observation, fit_factors, predicted
+from tests.layers.made import conv3x3
 
 SPEC = find_spec("nvidia-rtx-4090")
 HARDWARE = SPEC.hardware()
@@ -188,7 +190,29 @@ def test_the_law_is_held_between_its_bounds() -> None:
     columns = columns_of(Linear, [linear(2**14)])
     least, most = laws.least_s(columns, HARDWARE)[0], laws.most_s(columns, HARDWARE)[0]
     assert seconds_by_law(columns, replace(law(), factors={"compute": 5.0}))[0] == most
-    assert seconds_by_law(columns, replace(law(), factors={"compute": -5.0, "memory": -5.0}))[0] == least
+    fastest = replace(law(), factors={"compute": -5.0, "memory": -5.0})  # than any kernel can be
+    plain = replace(law(), factors={})
+    assert seconds_by_law(columns, fastest)[0] == seconds_by_law(columns, plain)[0] >= least
+
+
+def test_on_lanes_a_convolution_takes_as_long_in_any_type() -> None:
+    here = shipped_prior().on(HARDWARE, SPEC.slug, SPEC.chip)
+    narrow, wide, short = (
+        conv3x3(256, 256, batch=64, size=28, groups=256, dtype=dtype)
+        for dtype in ("float16", "float32", "float8_e4m3fn")
+    )
+    compute = [
+        laws.floors(columns, HARDWARE, columns.law.traits(columns))[0][0]
+        for columns in map(row, (narrow, wide, short))
+    ]
+    assert compute[0] == compute[1] == compute[2]
+    assert seconds(here, short) <= seconds(here, narrow) <= seconds(here, wide)
+    assert seconds(here, short) <= laws.most_s(row(short), HARDWARE)[0]
+
+
+def row(layer: Layer) -> Layer:
+    """A table of the one layer."""
+    return columns_of(type(layer), [layer])
 
 
 def test_a_carried_regressor_fades_into_the_law() -> None:
@@ -212,3 +236,33 @@ def test_the_shipped_prior_says_what_it_was_trained_on() -> None:
         for level in (prior.everywhere, *prior.devices.values())
         for factor in level.factors.values()
     )
+
+
+@pytest.mark.parametrize("name", ["a100-pcie-40gb", "v100-pcie-32gb", "p100-pcie-16gb", "t4", "p4"])
+def test_a_large_pass_takes_little_more_than_its_bytes_where_tables_include_the_host(name: str) -> None:
+    spec = find_spec(name)
+    here = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+    for elements in (2**22, 2**26):
+        layer = Elementwise(dtype="float16", function="add", operands=2, elements=elements, broadcast=False)
+        least = sum(layer.bytes()) / here.hardware.memory_bytes_per_s
+        assert seconds(here, layer) < 1.6 * least
+
+
+def test_a_family_of_another_maker_has_its_own_launch_and_reads_weights_at_its_bandwidth() -> None:
+    spec = find_spec("amd-instinct-mi300x")
+    here = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+    assert here.launch_s > shipped_prior().launch_s
+    assert shipped_prior().on(HARDWARE, SPEC.slug, SPEC.chip).launch_s == shipped_prior().launch_s
+    few_rows = Linear(
+        dtype="bfloat16", rows=46, in_features=2880, out_features=201088, bias=False, transposed=False
+    )
+    assert 1 < seconds(here, few_rows) / 347e-6 < 1.8  # a kernel of vLLM
+
+
+def test_what_a_host_takes_is_no_part_of_a_factor() -> None:
+    calls = [replace(one, seconds=one.seconds + 1e-3, rest_s=1e-3) for one in observed(law(), 40)]
+    plain = fit_factors(observed(law(), 40), LAUNCH_S)
+    for level, factors in fit_factors(calls, LAUNCH_S).items():
+        for name, value in factors.items():
+            assert value == pytest.approx(plain[level][name], abs=0.02)
+    assert predicted(calls, {SPEC.slug: law()}) == pytest.approx([one.seconds for one in calls])

@@ -12,7 +12,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.running import WAYS

@@ -12,11 +12,12 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, Sharding
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Question
 

@@ -120,6 +120,36 @@ def test_an_exported_network_costs_what_the_network_costs(tmp_path: Path, name: 
     assert not of_file.unmodelled
 
 
+def test_vectors_that_an_exporter_has_joined_are_parameters_of_their_own(tmp_path: Path) -> None:
+    helper, array = onnx.helper, onnx.numpy_helper.from_array
+    held = [array(np.eye(8, dtype="float32"), "w"), array(np.zeros(8, dtype="float32"), "b")]
+    nodes = [helper.make_node("Gemm", [a, "w", "b"], [b]) for a, b in ("xy", "yz")]
+    x, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 8]) for name in ("x", "z"))
+    graph, opset = helper.make_graph(nodes, "two", [x], [z], held), helper.make_opsetid("", 18)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), tmp_path / "two.onnx")
+    found = neuralpower.predict(str(tmp_path / "two.onnx"), device="h100")
+    assert found.parameters == 64 + 2 * 8, "the matrix is used twice, as one"
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("both", [False, True])
+def test_recurrent_layers_one_after_the_other_are_one_call(kind: Any, both: bool, tmp_path: Path) -> None:
+    model, x, file = kind(8, 16, num_layers=3, bidirectional=both), torch.randn(5, 2, 8), tmp_path / "x.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter
+        logging.disable(logging.CRITICAL)
+        try:
+            torch.onnx.export(model.eval(), (x,), file, opset_version=18, dynamo=True, verbose=False)
+        finally:
+            logging.disable(logging.NOTSET)
+    of_module = neuralpower.predict(model, (x,), device="h100", run="compile")
+    of_file = neuralpower.predict(str(file), device="h100", run="compile")
+    assert of_file.runtime_s.value == pytest.approx(of_module.runtime_s.value, rel=0.05)
+    assert [row.layer for row in of_file.rows if row.kind == "recurrent"] == [
+        row.layer for row in of_module.rows if row.kind == "recurrent"
+    ]
+
+
 @pytest.mark.parametrize("name", ["attention", "images", "convolutions"])
 def test_the_file_computes_what_the_network_computes(tmp_path: Path, name: str) -> None:
     model, x, file = exported(name, tmp_path, 18)
@@ -170,7 +200,7 @@ def node(op: str, inputs: str, output: str = "y", **attributes: Any) -> Any:
 def followed(file: Path, batch: int = 4) -> Any:
     source = resolve(str(file))
     module = source.build()
-    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.input_request import InputRequest
 
     return trace(module, source.inputs(module, InputRequest(batch), "meta").args)
 

@@ -15,7 +15,8 @@ from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.caches import Again, cache_bytes, keep
-from neuralpower.networks.decoder import Decoder, Pass, cached_call, pass_of
+from neuralpower.networks.decoder import Decoder, cached_call, pass_of
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.requests import Generating, asked_of

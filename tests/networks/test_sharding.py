@@ -16,7 +16,8 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
-from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, TRAINING, Sharding, sharded

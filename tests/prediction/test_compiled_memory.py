@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from neuralpower.platforms import platform_named
 from neuralpower.prediction.explore.fit import fit, memory
 from neuralpower.trace.compiled_step import NOTE, without_fused
-from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, Storage
+from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, StepLifetimes, Storage
 from neuralpower.trace.recipe import TRAINING
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from tests.asking import requested
 
 NVIDIA = platform_named("nvidia")

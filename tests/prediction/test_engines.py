@@ -16,7 +16,7 @@ from benchmarks import engine_memory as logged
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
 from neuralpower.prediction.explore.fit import Fit, fit

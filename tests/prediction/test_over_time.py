@@ -17,7 +17,8 @@ from neuralpower.platforms import CPU, Platform, platform_of
 from neuralpower.prediction.memory.over_time import KEPT, Lived, fullest, lived, over_time
 from neuralpower.prediction.memory.peak import forward_memory, training_memory
 from neuralpower.prediction.memory.snapshot import snapshot, write_snapshot
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.lifetimes import StepLifetimes
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 GPU = platform_of(spec_of("h100").hardware())

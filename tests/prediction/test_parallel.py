@@ -26,7 +26,8 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.prediction.timeline import Stage
 from neuralpower.report.perfetto import predicted as drawn
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 

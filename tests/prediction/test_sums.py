@@ -12,7 +12,7 @@ import pytest
 from neuralpower.api.loaded import load
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import TRAINING as TO_TRAIN
@@ -21,7 +21,8 @@ from neuralpower.prediction.compose import composed, question_of
 from neuralpower.prediction.parallel import one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval, Row
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 

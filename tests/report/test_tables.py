@@ -328,6 +328,14 @@ def test_no_part_has_a_bound_above_that_of_the_whole() -> None:
     assert [one.high_s for one in (*found.by_kind(), *found.by_module(1))] == [4.0, 4.0, 4.0]
 
 
+def test_a_kind_shows_how_most_of_its_time_is_known_and_its_worst_part() -> None:
+    parts = [row("conv2d", 3.0), row("conv2d", 1.0, ROOFLINE), row("norm", 1.0, BORROWED)]
+    found = prediction(parts, 5.0)
+    assert [one.basis for one in found.by_kind()] == [f"{IN_RANGE}; worst: {ROOFLINE}", BORROWED]
+    longer = prediction([row("conv2d", 1.0), row("conv2d", 3.0, ROOFLINE)], 4.0)
+    assert [one.basis for one in longer.by_kind()] == [ROOFLINE]
+
+
 def test_what_is_of_a_rank_says_so() -> None:
     one = prediction([row("linear", 2.0)], 2.0)
     assert "11.7 M parameters, " in "\n".join(detailed(one))

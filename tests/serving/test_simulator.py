@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from neuralpower.errors import InputError
+from neuralpower.serving import simulator
 from neuralpower.serving.pool import BlockPool
 from neuralpower.serving.simulator import Engine, Served, simulate
 from neuralpower.serving.step_times import StepTimes
@@ -284,3 +288,152 @@ def test_the_blocks_of_a_pool_are_neither_lost_nor_doubled() -> None:
 def test_drafts_and_ranks_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Engine(**{"blocks": 10, **change})
+
+
+# ---- properties, whatever is asked ----
+
+SOME = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+class Watched(BlockPool):
+    """A pool that never has fewer blocks than none, nor more than all."""
+
+    def _check(self) -> None:
+        assert 0 <= self.free <= self.blocks
+        assert self._blank >= 0 and self._blank + sum(self._kept.values()) == self.free
+
+    def take(self, count: int) -> bool:
+        found = super().take(count)
+        self._check()
+        return found
+
+    def give(self, count: int, name: int | None = None) -> None:
+        super().give(count, name)
+        self._check()
+
+
+@st.composite
+def asked(draw: st.DrawFn, **fixed: Any) -> tuple[Workload, Engine]:
+    """Requests and an engine that can serve each of them alone."""
+    count = draw(st.integers(1, 40))
+    sizes = st.lists(st.integers(1, 300), min_size=count, max_size=count)
+    prompt, output = np.array(draw(sizes)), np.array(draw(sizes)) // 6 + 1
+    users = draw(st.sampled_from([0, 0, 1, 4]))
+    gaps = draw(st.lists(st.sampled_from([0.0, 1e-3, 0.05, 3.0]), min_size=count, max_size=count))
+    block, draft = draw(st.sampled_from([1, 16, 32])), draw(st.sampled_from([0, 0, 3]))
+    least = int(-(-((prompt + output).max() + draft) // block))
+    named = draw(st.sampled_from([0, 0, 32]))
+    names = tuple(
+        tuple(draw(st.integers(0, 2)) * 10_000 + part for part in range(-(-int(tokens) // named)))
+        if named
+        else ()
+        for tokens in prompt
+    )
+    settings_: dict[str, Any] = {
+        "blocks": least + draw(st.sampled_from([0, 2, 10, 1_000])),
+        "block": block,
+        "budget": draw(st.sampled_from([8, 64, 2_048])),
+        "requests": draw(st.sampled_from([1, 3, 256])),
+        "policy": draw(st.sampled_from(["vllm", "sglang"])),
+        "overlaps": draw(st.booleans()),
+        "host_s": draw(st.sampled_from([(0.0, 0.0), (2e-3, 1e-5)])),
+        "draft": draft,
+        "acceptance": draw(st.sampled_from([0.0, 0.6, 1.0])) if draft else 0.0,
+        "stages": 1 if draft else draw(st.sampled_from([1, 1, 2])),
+        "data": draw(st.sampled_from([1, 1, 2])),
+        "prefix_hit": 0.0 if named else draw(st.sampled_from([0.0, 0.5])),
+    }
+    arrival = np.zeros(0) if users else np.cumsum(gaps) - gaps[0]
+    return Workload(arrival, prompt, output, users, names, named), Engine(**{**settings_, **fixed})
+
+
+@pytest.mark.parametrize("policy", ["vllm", "sglang"])
+def test_a_prompt_whose_last_chunk_is_one_token_gets_its_first_token(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulator, "MOST_STEPS", 1_000)
+    engine = Engine(blocks=10, block=16, budget=8, requests=1, policy=policy, draft=3, acceptance=1.0)
+    workload = Workload(np.zeros(1), np.array([9]), np.array([5]))
+    (part,) = simulate(workload, engine, cast(StepTimes, Linear()), seed=0)
+    assert part.steps == 3  # 8 tokens of the prompt, its last one, and a decode that drafts three
+    assert part.tokens == 9 + 4
+
+
+@SOME
+@given(asked())
+def test_requests_and_tokens_are_kept_and_the_pool_is_never_overdrawn(case: tuple[Workload, Engine]) -> None:
+    workload, engine = case
+    times = Linear()
+    with patch.object(simulator, "BlockPool", Watched):
+        parts = simulate(workload, engine, cast(StepTimes, times), seed=3)
+    assert sum(len(part.output) for part in parts) == workload.count  # none lost, none doubled
+    for name in ("prompt", "output"):
+        of_parts = np.concatenate([getattr(part, name) for part in parts])
+        assert sorted(of_parts) == sorted(getattr(workload, name))
+    for part in parts:
+        assert (part.arrival_s < part.first_s).all() and (part.first_s <= part.last_s).all()
+        assert np.isfinite(part.last_s).all() and part.last_s.max() == part.duration_s
+        least = int((part.prompt + part.output - 1).sum())
+        assert part.tokens >= least - part.reused - part.recomputed
+        assert part.tokens + part.reused <= least + part.recomputed  # tokens in = tokens out
+        if not part.preemptions:
+            assert part.tokens + part.reused == least
+        assert 0 <= part.cache_share <= 1
+        assert len(part.gaps_s) <= int((part.output - 1).sum()) and (part.gaps_s > 0).all()
+        if not engine.draft:  # each token after the first one ends a gap
+            assert len(part.gaps_s) == int((part.output - 1).sum())
+            assert part.gaps_s.sum() == pytest.approx(float((part.last_s - part.first_s).sum()))
+
+
+@SOME
+@given(asked(), st.integers(0, 5))
+def test_the_same_seed_gives_the_same(case: tuple[Workload, Engine], seed: int) -> None:
+    runs = [simulate(*case, cast(StepTimes, Linear()), seed=seed) for _ in range(2)]
+    for one, again in zip(*runs, strict=True):
+        assert (one.last_s == again.last_s).all() and (one.first_s == again.first_s).all()
+
+
+@SOME
+@given(asked(data=1), st.sampled_from(["blocks", "budget", "requests"]))
+def test_a_request_alone_waits_for_its_prefill_and_each_step(case: tuple[Workload, Engine], _: str) -> None:
+    workload, engine = case
+    engine = dataclasses.replace(engine, host_s=(0.0, 0.0), prefix_hit=0.0, draft=0, stages=1)
+    apart = Workload(np.arange(workload.count) * 1e4, workload.prompt, workload.output)
+    found, times = served(apart, engine), Linear()
+    for i, tokens in enumerate(workload.prompt.tolist()):
+        chunks = [min(engine.budget, tokens - held) for held in range(0, tokens, engine.budget)]
+        prefill = sum(times.seconds(np.zeros(0), [(new, 0)], 0) for new in chunks)
+        assert found.ttft_s[i] == pytest.approx(prefill, rel=1e-6)
+        steps = [times.seconds(np.array([tokens + j]), [], 0) for j in range(int(workload.output[i]) - 1)]
+        assert found.latency_s[i] == pytest.approx(prefill + sum(steps), rel=1e-6)
+
+
+@settings(SOME, max_examples=25)
+@given(
+    st.integers(0, 100),
+    st.sampled_from([0.3, 0.6, 0.9]),
+    st.sampled_from(["vllm", "sglang"]),
+    st.sampled_from([0.25, 1.0, np.inf]),
+)
+def test_littles_law_holds(seed: int, load: float, policy: str, burstiness: float) -> None:
+    workload = drawn(600, 64, 16, rate=100.0 * load, spread=0.5, burstiness=burstiness, seed=seed)
+    found = served(workload, Engine(100_000, policy=policy))
+    events = np.concatenate([found.arrival_s, found.last_s])
+    order = np.argsort(events, kind="stable")
+    inside = np.cumsum(np.where(order < 600, 1, -1))[:-1]
+    mean = float((inside * np.diff(events[order])).sum() / found.duration_s)
+    assert mean == pytest.approx(600 / found.duration_s * found.latency_s.mean(), rel=0.02)
+
+
+@settings(SOME, max_examples=40)
+@given(st.integers(0, 1_000), st.sampled_from(["vllm", "sglang"]), st.sampled_from(["blocks", "budget"]))
+def test_more_budget_or_pool_never_serves_fewer(seed: int, policy: str, what: str) -> None:
+    random = np.random.default_rng(seed)
+    workload = drawn(
+        300, int(random.integers(20, 200)), int(random.integers(4, 60)), rate=1e4, spread=0.5, seed=seed
+    )
+    small = Engine(
+        int(random.integers(60, 400)), policy=policy, budget=int(random.choice([128, 256])), requests=64
+    )
+    more = dataclasses.replace(small, **{what: getattr(small, what) * int(random.integers(2, 5))})
+    assert served(workload, more).duration_s <= 1.01 * served(workload, small).duration_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_stages_of_a_pipeline_are_refused() -> None:
 @functools.cache
 def times(device: str = "h100-sxm") -> StepTimes:
     known = surface_of(MODELS["dense"], neuralpower.load(device).predictor, dtype="bfloat16")
-    return StepTimes(known, budget=512, requests=32, longest=2_048)
+    return StepTimes(known, budget=640, requests=256, longest=2_048)
 
 
 def test_tables_give_the_times_of_the_surface() -> None:
@@ -98,6 +99,17 @@ def test_tables_give_the_times_of_the_surface() -> None:
     for new, cached in ((100, 0), (512, 0), (300, 700)):
         exact = surface("dense").at([Step(chunks=((new, cached),))]).runtime_s[0]
         assert times().seconds(np.zeros(0), [(new, cached)], 1) == pytest.approx(exact, rel=0.03)
+
+
+def test_a_step_above_the_largest_graph_waits_for_the_hosts_calls_and_smaller_ones_run_padded() -> None:
+    found = times()
+    at_once, above = (found.seconds(np.zeros(0), [(new, 0)], 1) for new in (512, 513))
+    assert above == pytest.approx(found.calls_s) and above > 2 * at_once
+    assert found.prompt_tokens_s(137) == found.prompt_tokens_s(144) != found.prompt_tokens_s(136)
+    assert (found.decode_tokens_s[9:17] == found.decode_tokens_s[16]).all()
+    eager = StepTimes(replace(found.surface, captured=0), budget=640, requests=256, longest=2_048)
+    assert eager.calls_s > found.calls_s  # whose code is compiled
+    assert eager.seconds(np.full(4, 300), [], 0) == pytest.approx(eager.calls_s)
 
 
 def test_decodes_beside_a_prompt_take_longer_than_alone_where_the_kernel_does_not_pack_them() -> None:
@@ -156,15 +168,15 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
     from neuralpower.devices.spec import find_spec
     from neuralpower.serving.plan import plan
 
-    devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
+    devices = [find_spec(name) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
     how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
-    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 1.5}
+    prices = {devices[0].slug: 1.0, devices[1].slug: 1.5}
     found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
-    assert {choice.device for choice in found.choices} == {spec.slug for spec, _ in devices}
+    assert {choice.device for choice in found.choices} == {spec.slug for spec in devices}
     costs = [choice.cost or 0.0 for choice in found.choices]
     assert costs == sorted(costs)
-    dear = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    dear = {devices[0].slug: 1.0, devices[1].slug: 100.0}
     cheap = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how)
     assert len(cheap.choices) == 1 and "not simulated" in cheap.skipped[0][1]
     for choice in found.choices:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import pickle
+import sys
+import types
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,12 @@ import neuralpower
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
+from neuralpower.networks.phases import Step
 from neuralpower.report.page import html_text
 from neuralpower.report.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.load import Target
+from neuralpower.serving.policies import host_of
 from neuralpower.serving.traffic import Traffic, served_at
 from neuralpower.serving.workload import drawn
 
@@ -161,9 +168,107 @@ def test_a_plan_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("neuralpower.serving.plan._tried", lambda *_: pytest.fail("simulated again"))
     again = neuralpower.plan(SMALL, **asked)
     assert [choice.devices for choice in again.choices] == [choice.devices for choice in first.choices]
-    (tmp_path / "plan.jsonl").write_text("{\n")
+    older = [{**json.loads(line), "version": "0.1"} for line in asked["keep"].read_text().splitlines()]
+    asked["keep"].write_text("".join(json.dumps(row) + "\n" for row in older))
+    with pytest.raises(pytest.fail.Exception, match="simulated again"):
+        neuralpower.plan(SMALL, **asked)
+    monkeypatch.undo()
+    newer = neuralpower.plan(SMALL, **asked)
+    assert any("results of neuralpower 0.1" in note for note in newer.notes)
+    asked["keep"].write_text("{\n")
     with pytest.raises(InputError, match="line 1"):
         neuralpower.plan(SMALL, **asked)
+
+
+def test_a_plan_is_made_on_a_ray_cluster_as_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Remote:
+        def __init__(self, function: Any) -> None:
+            self.function = function
+
+        def remote(self, *call: Any) -> Any:
+            return pickle.dumps((self.function, call))
+
+    def get(reference: bytes) -> Any:
+        function, call = pickle.loads(reference)
+        return function(*call)
+
+    began: list[dict[str, Any]] = []
+    ray = types.ModuleType("ray")
+    vars(ray).update(
+        remote=Remote,
+        get=get,
+        is_initialized=lambda: bool(began),
+        init=lambda **how: began.append(how) or nullcontext(),
+    )
+    asked = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "tensor_parallel": "1", "devices": "h100-sxm"}
+    here = neuralpower.plan(SMALL, **asked)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="Ray is not installed"):
+        neuralpower.plan(SMALL, executor="ray", **asked)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    there = neuralpower.plan(SMALL, executor="ray", **asked)
+    assert began and there.to_json() == here.to_json()
+
+
+def test_what_cannot_be_the_best_is_not_simulated_once_enough_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neuralpower.serving.plan.ENOUGH", 1)
+    asked = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "tensor_parallel": "1,8"}
+    found = neuralpower.plan(SMALL, devices="h100-sxm", **asked)
+    assert len(found.choices) == 1 and found.choices[0].layout.tensor == 1
+    assert "not simulated" in found.skipped[-1][1]
+
+
+# ---- bounds, hosts, and what limits a rate ----
+
+
+def test_bounds_are_of_a_whole_run_and_errors_of_several_regressors_are_not_added() -> None:
+    workload = drawn(60, 256, 16, rate=40.0)
+    served = deployment().serves(workload)
+    low, high = deployment().bounds(served)
+    assert low.engine.pace < 1 < high.engine.pace
+    assert low.engine.pace * high.engine.pace == pytest.approx(1)
+    steps = [Step((300,) * 8), Step(chunks=((256, 0),))]
+    each = deployment().surface.at(steps)
+    together = deployment().surface.together(steps, np.array([3.0, 1.0]))
+    assert together[1] == pytest.approx(float(np.array([3.0, 1.0]) @ each.runtime_s))
+    assert together[2] < np.array([3.0, 1.0]) @ each.high_s
+    both = {bound.seen(bound.serves(workload), workload, 40.0).tpot_s["mean"] for bound in (low, high)}
+    value = deployment().load(workload, 40.0).tpot_s["mean"]
+    assert min(both) < value < max(both)
+
+
+def test_a_version_of_an_engine_has_the_host_of_its_time() -> None:
+    old, new = host_of("vllm", "0.12.0"), host_of("vllm", "0.19.0")
+    assert not old.overlaps and new.overlaps and min(old.seconds) > 0
+    assert host_of("vllm", None) == host_of("vllm", "main") == new
+    assert host_of("vllm", "v0.8.5") == old
+    more = {"longest": 1_024, "budget": 256, "requests": 16}
+    predictor = neuralpower.load("h100-sxm").predictor
+    engines = [
+        deployed(SMALL, predictor, options={"engine_version": version}, **more).engine
+        for version in ("0.12.0", "0.19.0")
+    ]
+    assert [engine.overlaps for engine in engines] == [False, True]
+    assert engines[0].host_s == old.seconds
+
+
+def test_a_rate_that_is_not_held_is_told_with_the_highest_and_what_limits_it() -> None:
+    alone = deployment().load(drawn(1, 256, 64, rate=1.0), 1.0).ttft_s["p95"]
+    limits = {
+        "compute": (deployment(), ()),
+        "the pool": (replace(deployment(), engine=replace(deployment().engine, blocks=60)), ()),
+        "the promise: at": (deployment(), (Target("ttft_s", 1.5 * alone),)),
+    }
+    for said, (about, targets) in limits.items():
+        found = served_at(
+            about, drawn(200, 256, 64, rate=1.0).at_rate(9_000.0), rate=9_000.0, targets=targets
+        )
+        (note,) = [note for note in found.notes if "more than this holds: at most" in note]
+        assert f"what limits it is {said}" in note
+    easy = served_at(deployment(), drawn(20, 64, 4, rate=1.0), rate=1.0)
+    assert not any("more than this holds" in note for note in easy.notes)
 
 
 def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:

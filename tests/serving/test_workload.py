@@ -71,4 +71,4 @@ def test_arrivals_at_another_rate_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = read(tmp_path / "a.jsonl").at_rate(4.0)
     assert found.arrival_s == pytest.approx(np.arange(11) / 4)
-    assert [found.part(i, 2).count for i in range(2)] == [6, 5]
+    assert [part.count for part in found.shared(2)] == [6, 5]

@@ -16,10 +16,11 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.rows import to_row
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Generating, asked_of
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.question import Question
 from neuralpower.trace.ragged import UNPADDED
 from neuralpower.trace.records import Trace

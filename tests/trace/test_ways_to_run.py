@@ -18,14 +18,15 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.rows import to_row
 from neuralpower.layers.training import backward_of
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.running import META
 from neuralpower.platforms import CPU, platform_named
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.dataflow import Dataflow
-from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed, Grown
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import RUNS, Question, checked_run, usual_run
 from neuralpower.trace.records import LayerCall, Task, Trace

@@ -25,8 +25,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from neuralpower.late import Tensor, torch
 
 PARTIAL = 6 * 2**20  # partial sums of a weight's gradient: the median of 250 calls with copies
 FEW = 4  # input channels that need no copy

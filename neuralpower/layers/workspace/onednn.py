@@ -17,9 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from neuralpower.late import Tensor, torch
 from neuralpower.layers.convolution import small_for_onednn
 
 BLOCK = 16  # channels in a block

@@ -23,7 +23,8 @@ from neuralpower.networks.arguments import (
 )
 from neuralpower.networks.arguments.forward import Forward, Makers
 from neuralpower.networks.arguments.labels import NOTE, labels_of
-from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs
 
 MAKERS: Makers = {
     **text.MAKERS,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.networks.inputs import TOKENS, InputRequest
+from neuralpower.networks.input_request import TOKENS, InputRequest
 from neuralpower.networks.promised_values import RANDOM, say_made_up
 
 CHOICES = 2  # of multiple choice and double heads

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neuralpower.errors import InputError
 from neuralpower.networks.arguments.forward import Forward, Makers
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.input_request import TOKENS
 
 SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 RESAMPLING = ("downsampling_ratios", "upsampling_ratios")  # of codecs, which read [batch, channels, samples]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.arguments.forward import Forward, Makers
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.promised_values import RANDOM, say_made_up
 
 POSITIONS = "max_position_embeddings max_encoder_position_embeddings n_positions max_sequence_length".split()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neuralpower.networks.arguments.forward import Forward, Makers
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.input_request import TOKENS
 
 
 def _history(forward: Forward) -> int:

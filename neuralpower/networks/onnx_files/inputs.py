@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, is_count
-from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.onnx_files.module import OnnxModule
 from neuralpower.networks.onnx_files.reading import Graph, Input, read_graph
 from neuralpower.networks.promised_values import RANDOM, say_made_up

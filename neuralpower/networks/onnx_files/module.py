@@ -48,7 +48,9 @@ class OnnxModule(nn.Module):
         self._names: dict[str, str] = {}  # of a weight -> of its parameter or buffer
         self._constants: dict[str, Tensor] = {}
         besides = {
-            name for node in graph.nodes for name in node.inputs[NO_WEIGHTS.get(node.op, MOST_INPUTS) :]
+            name
+            for node in graph.nodes
+            for name in node.inputs[node.attributes.get("states", NO_WEIGHTS.get(node.op, MOST_INPUTS)) :]
         }
         for weight in graph.weights:
             self._hold(weight, weight.name in besides)

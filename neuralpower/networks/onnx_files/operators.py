@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.onnx_files.patterns import FUSED_ATTENTION
+from neuralpower.networks.onnx_files.patterns import FUSED_ATTENTION, OF_LAYER, STACKED
 from neuralpower.networks.onnx_files.reading import TYPES, Node
 
 Given = Any  # a tensor, or None for an input that is missing
@@ -524,6 +524,34 @@ def _recurrent(kind: str, gates: int) -> Operator:
     return run
 
 
+def _stacked(call: Call, x: Tensor, *more: Given) -> Any:
+    """Layers of `patterns`: weights, recurrent weights, biases and lengths of each, then first states."""
+    kind, gates = {"GRU": ("gru", 3), "LSTM": ("lstm", 4), "RNN": ("rnn_tanh", 1)}[call.get("of")]
+    size, place = call.get("hidden_size"), call.get("states") - 1
+    layers = [more[i : i + OF_LAYER] for i in range(0, place, OF_LAYER)]
+    ways = layers[0][0].shape[0]
+    weights: list[Any] = []
+    for w, r, bias, _lengths in layers:
+        for way in range(ways):
+            weights += [w[way], r[way]]
+            if bias is not None:
+                weights += [bias[way, : gates * size], bias[way, gates * size :]]
+    given = more[place:]
+    several = (given[: len(layers)], given[len(layers) :])[: 2 if kind == "lstm" else 1]
+    states = [_first_states(x, one, ways, size) for one in several]
+    settings = (layers[0][2] is not None, len(layers), 0.0, False, ways == 2, False)
+    hidden: Any = states if kind == "lstm" else states[0]
+    y, *last = getattr(torch, kind)(x, hidden, weights, *settings)
+    return y.reshape(x.shape[0], x.shape[1], ways, size).transpose(1, 2), *last
+
+
+def _first_states(x: Tensor, given: Sequence[Given], ways: int, size: int) -> Tensor:
+    """The states of all layers: zeros where none are given, or one constant is that of each."""
+    if all(one is given[0] for one in given):
+        return x.new_zeros(len(given) * ways, x.shape[1], size)
+    return torch.cat([x.new_zeros(ways, x.shape[1], size) if one is None else one for one in given])
+
+
 def _dropout(call: Call, x: Tensor, *_more: Given) -> Any:
     return x if len(call.node.outputs) < 2 else (x, torch.ones_like(x, dtype=torch.bool))
 
@@ -596,6 +624,7 @@ REDUCING: Mapping[str, Operator] = {
 }
 OPERATORS: Mapping[str, Operator] = {
     FUSED_ATTENTION: _fused_attention,
+    STACKED: _stacked,
     **{name: _unary(function) for name, function in UNARY.items()},
     **{name: _binary(function) for name, function in BINARY.items()},
     **{f"Reduce{name}": _reduced(function) for name, function in REDUCING.items()},

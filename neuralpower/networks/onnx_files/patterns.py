@@ -15,21 +15,53 @@ import numpy as np
 from neuralpower.networks.onnx_files.reading import Graph, Node, Weight
 
 FUSED_ATTENTION = "(attention)"  # an operator of `operators.OPERATORS` that no file has
+STACKED = "(stacked)"  # another: recurrent layers one after the other, which torch runs in one call
+RECURRENT = ("GRU", "LSTM", "RNN")
+# Operators that take vectors which training changes: each has its own, also where an exporter has joined
+# equal ones, such as the zero biases of a network that was not trained.
+TAKING_VECTORS = frozenset(
+    """
+    Add BatchNormalization Conv ConvTranspose Gemm GroupNormalization InstanceNormalization
+    LayerNormalization Mul PRelu
+    """.split()
+)
+OF_LAYER = 4  # inputs that a layer of these has besides x and its states
 NEAR = 1e-3  # of a constant
 
 
 def put_together(graph: Graph) -> Graph:
     """The graph with the nodes of RULES, and without those that nothing needs any more."""
+    graph = _with_own_vectors(graph)
     view = _View.of(graph)
-    changed = {}
+    changed: dict[str, Node] = {}
     for node in graph.nodes:
         for rule in RULES:
             if (made := rule(view, node)) is not None:
                 changed[made.outputs[0]] = made
     if not changed:
         return graph
-    nodes = [changed.get(node.outputs[0], node) for node in graph.nodes]
+    inner = {name for made in changed.values() for name in made.attributes.get("instead", ())}
+    nodes = [changed.get(one.outputs[0], one) for one in graph.nodes if one.outputs[0] not in inner]
     return replace(graph, nodes=tuple(_needed(nodes, graph.outputs)))
+
+
+def _with_own_vectors(graph: Graph) -> Graph:
+    """The graph with a vector for each node of TAKING_VECTORS that takes a joined one."""
+    floating = [one for one in graph.weights if "float" in one.dtype]
+    vectors = {one.name: one for one in floating if len(one.sizes) == 1 and one.sizes[0] > 1}
+    taken: set[str] = set()
+    nodes, more = list[Node](), list[Weight]()
+    for node in graph.nodes:
+        names = list(node.inputs)
+        for place, name in enumerate(names):
+            if name not in vectors or node.op not in TAKING_VECTORS:
+                continue
+            if name in taken:
+                names[place] = f"{name}#{len(more)}"
+                more.append(replace(vectors[name], name=names[place]))
+            taken.add(name)
+        nodes.append(replace(node, inputs=tuple(names)))
+    return replace(graph, nodes=tuple(nodes), weights=(*graph.weights, *more)) if more else graph
 
 
 def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> list[Node]:
@@ -192,4 +224,56 @@ def _turned(view: _View, name: str) -> str | None:
     return None if before is None else before.inputs[0]
 
 
-RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention)
+def _stacked(view: _View, last: Node) -> Node | None:
+    """Recurrent layers of which each takes the results of the one before, and nothing else does."""
+    if last.op not in RECURRENT or _next(view, last) is not None:
+        return None
+    layers = [last]
+    while (before := _before(view, layers[0])) is not None:
+        layers.insert(0, before)
+    if len(layers) == 1:
+        return None
+    padded = [(*one.inputs, *[""] * (3 + OF_LAYER))[: 3 + OF_LAYER] for one in layers]
+    inputs = [padded[0][0], *(name for one in padded for name in one[1 : 1 + OF_LAYER])]
+    states = [one[place] for place in (5, 6) for one in padded]
+    ends, instead = list[str](), [one.outputs[0] for one in layers[:-1]]
+    for place in range(1, len(last.outputs)):  # the layers' last states, which the next node mostly joins
+        names = tuple(one.outputs[place] if len(one.outputs) > place else "" for one in layers)
+        joined = view.taker(names[0], "Concat")
+        if joined is not None and joined.inputs == names:
+            ends.append(joined.outputs[0])
+            instead.append(joined.outputs[0])
+        elif any(view.takers.get(name) for name in names):
+            return None
+        else:
+            ends.append("")
+    about = {**last.attributes, "of": last.op, "states": len(inputs), "instead": tuple(instead)}
+    return Node(STACKED, last.name, (*inputs, *states), (last.outputs[0], *ends), about)
+
+
+def _before(view: _View, node: Node) -> Node | None:
+    """The layer whose results, with its directions side by side, a recurrent layer takes."""
+    made = view.maker(node.inputs[0], "Reshape", "Squeeze")
+    while made is not None and made.op in ("Reshape", "Squeeze", "Transpose"):
+        made = view.makers.get(made.inputs[0])
+    return made if made is not None and _next(view, made) is node else None
+
+
+def _next(view: _View, node: Node) -> Node | None:
+    """The like layer that alone takes a recurrent layer's results."""
+    taker, name = None, node.outputs[0] if node.op in RECURRENT else ""
+    while name:
+        taker = view.taker(name, "Reshape", "Squeeze", "Transpose", *RECURRENT)
+        name = taker.outputs[0] if taker is not None and taker.op not in RECURRENT else ""
+    if taker is None or taker.op != node.op or taker.inputs[0] == node.outputs[0]:
+        return None
+    like = all(
+        taker.attributes.get(name) == node.attributes.get(name) for name in ("hidden_size", "direction")
+    )
+    plain = not (node.attributes.get("layout", 0) or taker.attributes.get("layout", 0))
+    return (
+        taker if like and plain and node.attributes.get("direction") not in ("reverse", b"reverse") else None
+    )
+
+
+RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention, _stacked)

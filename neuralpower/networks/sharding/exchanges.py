@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.autograd import Function
+
+from neuralpower.late import Tensor, torch
 
 NCCL, ENGINE = "nccl", "engine"  # libraries of `layers/collective.py`
 

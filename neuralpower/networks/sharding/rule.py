@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, NeuralPowerError
-from neuralpower.networks.call_cache import tensors_in
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
-    from neuralpower.networks.inputs import InputRequest, Inputs
+    from neuralpower.networks.input_request import InputRequest
+    from neuralpower.networks.inputs import Inputs
     from neuralpower.networks.source import Source
 
 for _module in pkgutil.iter_modules(__path__):
@@ -96,8 +97,10 @@ def _unnamed(given: Given) -> ModelError:
 
 def __getattr__(name: str) -> Any:
     """Lazy names for callers of `resolve`: they import torch, which the list of sources does not need."""
-    if name in ("InputRequest", "Inputs"):
-        return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
+    if name == "InputRequest":
+        return importlib.import_module("neuralpower.networks.input_request").InputRequest
+    if name == "Inputs":
+        return importlib.import_module("neuralpower.networks.inputs").Inputs
     if name == "Source":
         return importlib.import_module("neuralpower.networks.source").Source
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from neuralpower.networks.inputs import InputRequest, Inputs
+    from neuralpower.networks.input_request import InputRequest
+    from neuralpower.networks.inputs import Inputs
     from neuralpower.networks.source import Source
 
 

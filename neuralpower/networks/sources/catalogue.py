@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.networks.catalogue import find_entry, named, near
 from neuralpower.networks.config_dtype import dtype_in
-from neuralpower.networks.sources.base import Given, model_source
+from neuralpower.networks.sources.base import Given, model_source, recognised
 
 if TYPE_CHECKING:
     from neuralpower.networks.source import Source
@@ -22,6 +22,16 @@ def dtype_of(given: Given) -> str:
     """The type in which the model was published."""
     entry = find_entry(given.location)
     return dtype_in({"dtype": entry.dtype}, given.overrides) or entry.dtype
+
+
+def known_type(model: Any) -> str | None:
+    """The word of transformers for the architecture of a model of the catalogue; None for others."""
+    given = Given(model)
+    source = recognised(given) if given.is_text and given.text.strip() else None
+    if source is None or source.make is not listed:
+        return None
+    found = given.overrides.get("model_type", find_entry(given.location).config.get("model_type"))
+    return found if isinstance(found, str) else None
 
 
 @model_source(

@@ -21,7 +21,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.files.json_files import named
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, TRAINING
-from neuralpower.networks.inputs import check_count
+from neuralpower.networks.input_request import check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREDICTED, PREFILL
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of

@@ -21,7 +21,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.remembering import remembering
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.shortened import blocks_in, shortened
 from neuralpower.prediction.case import device_memory
@@ -32,7 +32,8 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.follow import follow
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.recipe import MOST_MICRO_BATCHES, TRAINING
 
 RANKED = ("throughput", "latency", "cost")

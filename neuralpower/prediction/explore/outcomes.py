@@ -7,7 +7,7 @@ known for nine tenths of the time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Outcomes:
     coverage: Array  # share of the layers' time by regressors that were trained on such calls
     trained: Array  # the same, on this device
     launch_s: Array  # that the device waits for its host
+    calls_s: Array  # of the host alone; 0 where all calls are launched at once
 
 
 def finite(value: float) -> float | None:
@@ -56,7 +57,17 @@ class Work:
     unmodelled_s: Array  # [networks] by roofline
     host_s: Array | None  # [networks] of the host alone, where the predictor knows it
     graphed: bool = False  # whether all calls of a network are launched at once
+    places: Mapping[str, slice] = field(default_factory=dict)  # of each kind's layers among the columns
     kinds: Array | None = None  # [distinct layers] a number for each kind; None: they are of one
+
+    def by_kind(self, predictor: Predictor) -> dict[str, Outcomes]:
+        """The outcomes of the layers of each kind alone."""
+        nothing, found = np.zeros(self.counts.shape[0]), {}
+        for kind, place in self.places.items():
+            estimates = self.estimates.at(np.arange(place.start, place.stop))
+            part = Work(estimates, self.counts[:, place], nothing, None, self.graphed)
+            found[kind] = part.outcomes(predictor)
+        return found
 
     def outcomes(self, predictor: Predictor) -> Outcomes:
         """Their totals."""
@@ -91,7 +102,12 @@ class Work:
         trained = counts @ np.where(np.isin(origins(predictor, e), HERE), device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
-        return Outcomes(value, low, high, energy, energy_low, energy_high, coverage, trained, waits_s)
+        calls_s = np.zeros(len(value)) if self.graphed else counts @ e.hidden_s
+        if self.host_s is not None:
+            calls_s = np.maximum(calls_s, self.host_s)
+        return Outcomes(
+            value, low, high, energy, energy_low, energy_high, coverage, trained, waits_s, calls_s
+        )
 
     def _power_spreads(self, joules: Array, powered: Array) -> list[Array]:
         """Spreads of the working power to its low and its high bound, as `energy.energy_of` adds them up.
@@ -149,19 +165,12 @@ class Pool:
         """Add a layer like `example` to some networks, with these numbers and counts."""
         self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
 
-    def by_kind(self) -> dict[str, Pool]:
-        """A pool of each kind's layers alone."""
-        pools = {}
-        for kind, parts in self._parts.items():
-            pools[kind] = Pool(self.networks, graphed=self.graphed)
-            pools[kind]._parts[kind] = parts
-        return pools
-
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
         """Predict each distinct layer once."""
         none, start = np.zeros(0), 0
         found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
         counts, host, kinds = [none], [none], [none.astype(int)]
+        places: dict[str, slice] = {}
         for kind, parts in self._parts.items():
             inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
             found.append(estimated)
@@ -170,7 +179,7 @@ class Pool:
             columns.append(start + inverse)
             host.append(dispatch_s)
             kinds.append(np.full(len(estimated.runtime_s), len(kinds)))
-            start += len(estimated.runtime_s)
+            places[kind] = slice(start, start := start + len(estimated.runtime_s))
         estimates = Estimates(
             *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)
         )
@@ -181,7 +190,7 @@ class Pool:
         host_s: Array | None = None
         if predictor.dispatch is not None and not self.graphed:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
-        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed, np.concatenate(kinds))
+        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed, places, np.concatenate(kinds))
 
     @staticmethod
     def _estimated(

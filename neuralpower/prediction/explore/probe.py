@@ -12,8 +12,9 @@ from torch import nn
 from neuralpower.errors import InputError, ModelError
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.decoder import Pass, pass_of
-from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.input_request import TOKENS
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.shortened import shortened
@@ -26,13 +27,17 @@ from neuralpower.prediction.parallel import one_micro_batch, serving_memories, s
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
-from neuralpower.trace.follow import Followed, follow, frozen, recorded, shape_of
+from neuralpower.trace.follow import follow, frozen, of_calls, shape_of
+from neuralpower.trace.followed import Followed
+from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
+from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
-from neuralpower.trace.recipe import TRAINING, Recipe, settings_of
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
@@ -230,7 +235,7 @@ class Probe:
         passed = self.shallow(TRAINING, stepped)
         if passed is None or isinstance(passed.found, Trace):
             return None
-        traced = recorded(one, one_micro_batch(self._question()))
+        traced = of_calls(one, one_micro_batch(self._question()))
         return Followed(one, traced, traced, passed.found)
 
     def _step(self, one: Pass, recipe: Recipe) -> StepLifetimes:

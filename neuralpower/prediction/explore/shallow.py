@@ -13,8 +13,8 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.shortened import repeated
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 LEAST = 3  # times as many blocks as the shallow network: below, two of these take as long as the deep one
 

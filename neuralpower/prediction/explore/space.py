@@ -82,10 +82,19 @@ class Explored:
     notes: tuple[str, ...] = ()
 
 
-def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | None = None) -> Explored:
+Tables = dict[Any, tuple[list["Served"], dict[str, None]]]  # by family and scheme: (tables, notes)
+
+
+def explore(
+    points: Sequence[Point],
+    predictor: Predictor,
+    weights: Scheme | None = None,
+    known: Tables | None = None,
+) -> Explored:
     """Predict all points; a point that cannot be built or traced is in `errors`.
 
-    `weights` says how they are quantised; None: as a checkpoint's are.
+    `weights` says how they are quantised; None: as a checkpoint's are. `known` are tables of the same points,
+    for other predictors, which serve this one where the weights are the same to both; new ones are added.
 
     Raises:
         PredictorError: a dtype that the predictor was not trained on.
@@ -99,12 +108,17 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
     errors, traces, notes = dict[int, str](), 0, dict[str, None]()
     framework = predictor.platform.framework
     recorded = Weighing(weights, predictor.hardware)
+    known = {} if known is None else known
     for index, members in _families(points, recorded):
         stage("predicting points:", int(np.isfinite(memory).sum()), count)
-        used, took, told = tables_of(members)
-        notes |= told
-        traces += took
         first = points[index[0]]
+        key = (tuple(index), _as_weighed(first, weights, predictor))
+        if key not in known:
+            used, took, told = tables_of(members)
+            known[key] = used, {**told, **recorded.notes}
+            traces += took
+        used, told = known[key]
+        notes |= told
         pool = pools.setdefault((first.dtype, first.run), Pool(count, graphed=first.run in (GRAPH, ENGINE)))
         for served in used:
             where, table, (fields, depth) = index[served.members], served.table, (served.fields, served.depth)
@@ -122,7 +136,6 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
             products = predictor.platform.product_bytes
             memory[where] = tensors + framework.code_bytes(FORWARD) + library + products
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
-    notes |= recorded.notes
     parts = {
         how: pool.work(as_run(predictor, how[1]), how[0]).outcomes(predictor) for how, pool in pools.items()
     }
@@ -143,6 +156,16 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
         traces=traces,
         notes=tuple(notes),
     )
+
+
+def _as_weighed(point: Point, weights: Scheme | None, predictor: Predictor) -> Any:
+    """What the weights of a point depend on besides its network: nothing where they are not quantised."""
+    try:
+        plain = weights is None and resolve(point.text).weights is None
+    except NeuralPowerError:
+        plain = False  # which tracing it will tell
+    hardware = predictor.hardware
+    return None if plain or hardware is None else tuple(sorted(hardware.peak_flops_per_s))
 
 
 def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) -> None:

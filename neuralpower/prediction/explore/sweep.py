@@ -19,7 +19,7 @@ from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
-from neuralpower.prediction.explore.space import Explored, Point, explore
+from neuralpower.prediction.explore.space import Explored, Point, Tables, explore
 from neuralpower.prediction.footprint import Made, Terms, each_of
 from neuralpower.prediction.prediction import HOST_BOUND
 from neuralpower.prediction.request import Request
@@ -182,8 +182,9 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
     ]
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
+    known: Tables = {}
     for predictor in predictors:
-        explored = explore(points, predictor, weights)
+        explored = explore(points, predictor, weights, known)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None

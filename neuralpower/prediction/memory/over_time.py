@@ -16,9 +16,8 @@ from neuralpower.layers.base import BACKWARD, FORWARD, TRAINING
 from neuralpower.platforms import Platform
 from neuralpower.prediction.memory.cuda_allocator import replayed
 from neuralpower.prediction.memory.peak import alive, products, steady
-from neuralpower.trace.lifetimes import PARTS, WORKSPACE, Storage, on_library
+from neuralpower.trace.lifetimes import PARTS, WORKSPACE, StepLifetimes, Storage, on_library
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 KEPT = "kept by the allocator"
 STEP = "step"  # of the optimizer

@@ -23,11 +23,18 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.prediction.memory.cuda_allocator import replayed
-from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage, on_library
+from neuralpower.trace.lifetimes import (
+    MOVING,
+    OPTIMIZER,
+    PARTS,
+    WORKSPACE,
+    StepLifetimes,
+    Storage,
+    on_library,
+)
 from neuralpower.trace.question import EAGER, GRAPH
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 WORKSPACES_MORE = 2  # largest work spaces that cuDNN may take besides: VGG-16 on an A100 had two more
 CUBLAS, CUDNN, KEPT = "cuBLAS work space", "cuDNN work space", "kept by the allocator"

@@ -42,12 +42,12 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.several_devices import Parallel, StageResult
 from neuralpower.trace.exchanges import per_node
-from neuralpower.trace.follow import Followed
+from neuralpower.trace.followed import Followed
+from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.stages import Part, cut
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 
 class Shared:

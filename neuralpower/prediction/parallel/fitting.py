@@ -10,7 +10,7 @@ from neuralpower.prediction.parallel.memory import (
     training_rank_memory,
 )
 from neuralpower.prediction.parallel.schedules import held, order_of
-from neuralpower.trace.follow import Followed
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace

@@ -31,6 +31,7 @@ from neuralpower.trace.lifetimes import (
     INPUTS,
     OPTIMIZER,
     WORKSPACE,
+    StepLifetimes,
     Storage,
     on_library,
 )
@@ -39,7 +40,6 @@ from neuralpower.trace.paths import block_of, module_of
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.stages import Part
-from neuralpower.trace.step_lifetimes import StepLifetimes
 
 # Bytes of one communicator: NCCL_BUFFSIZE, 4 MiB by default, for each of up to 32 channels (NCCL 2.x,
 # "Environment Variables", NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS).

@@ -31,7 +31,7 @@ from neuralpower.prediction.parallel.pieces import Piece, pieces_of, sends_s
 from neuralpower.prediction.parallel.schedules import Pipeline, ends_s, held, order_of
 from neuralpower.prediction.parallel.timing import Sums, Timing
 from neuralpower.prediction.rows import Interval
-from neuralpower.trace.follow import Followed
+from neuralpower.trace.followed import Followed
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -155,10 +156,24 @@ class Planned:
         return sum(self.tokens.values())
 
 
+@dataclass(frozen=True)
+class Host:
+    """What an engine's host takes for each step."""
+
+    seconds: tuple[float, float]  # for a step, and for each request in it
+    overlaps: bool  # whether it plans a step while the one before it runs
+
+
+Hosts = Sequence[tuple[tuple[int, int], Host]]
+"""By the version since which they are so, the oldest first."""
+
+
 class Policy(Protocol):
     """How an engine chooses what its next step holds."""
 
     name: str
+    graphs_prompts: bool  # whether steps that read prompts are replayed as graphs, too
+    hosts: Hosts
 
     def plan(self, state: State) -> Planned:
         """The next step; requests are admitted and preempted in `state`. An empty one waits for arrivals."""
@@ -174,3 +189,13 @@ def policy_of(name: str) -> Policy:
     if name not in POLICIES:
         raise InputError(unknown("policy", name, POLICIES))
     return POLICIES[name]()
+
+
+def host_of(name: str, version: str | None) -> Host:
+    """The host of an engine's version, by default of its newest; raises InputError as `policy_of`."""
+    hosts = policy_of(name).hosts
+    numbers = re.match(r"v?(\d+)\.(\d+)", str(version or ""))
+    if numbers is None:
+        return hosts[-1][1]
+    known = [host for since, host in hosts if since <= (int(numbers[1]), int(numbers[2]))]
+    return known[-1] if known else hosts[0][1]

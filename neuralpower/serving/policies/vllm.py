@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuralpower.serving.policies.base import POLICIES, Planned, State
+from neuralpower.serving.policies.base import POLICIES, Host, Hosts, Planned, State
 
 
 class VLLM:
     """The policy of vLLM V1."""
 
     name = "vllm"
+    graphs_prompts = True
+    # Fitted to 23 closed loops of vLLM 0.12 (Qwen3 32B on 2 to 8 H100s): TPOT off by 1.9 % in the median.
+    hosts: Hosts = (
+        ((0, 0), Host((0.75e-3, 55e-6), overlaps=False)),
+        ((0, 14), Host((0.75e-3, 55e-6), overlaps=True)),  # asynchronous scheduling is the default
+    )
 
     def plan(self, state: State) -> Planned:
         """The next step."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
-from neuralpower.networks.inputs import InputRequest, Inputs, place
+from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs import Inputs, place
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code

@@ -18,7 +18,7 @@ from neuralpower.layers.call import Call
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.timer import SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.measure.rig import failure
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling import Keywords, profile

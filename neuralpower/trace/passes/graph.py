@@ -13,6 +13,14 @@ from neuralpower.trace.records import Trace
 CAPTURED = 512  # tokens of the largest graph that vLLM captures by default (`max_cudagraph_capture_size`)
 
 
+def captured_sizes(most: int) -> list[int]:
+    """Tokens of the graphs that vLLM captures, up to `most`: steps of other sizes run as the next larger.
+
+    Source: vllm/config/vllm.py, `_set_cudagraph_sizes`.
+    """
+    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
+
+
 def _captured(trace: Trace, question: Question) -> bool:
     """Whether the pass is captured: engines capture steps up to a size, not prompts of any length."""
     if question.run == GRAPH:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from neuralpower.late import Tensor
 
-from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.promised_values import tensors_within
+if TYPE_CHECKING:
+    from neuralpower.networks.decoder import Decoder
 
 FULL, SLIDING, CROSS, STATE = "full", "sliding", "cross", "state"
 INDEX_AXES = 3  # of an index key [batch, tokens, numbers]; keys and values have heads, too
@@ -110,6 +110,8 @@ def _parts(cache: Any) -> Sequence[Any]:
 
 def _tensors(part: Any) -> Iterator[Tensor]:
     """The tensors of a layer, without counters."""
+    from neuralpower.networks.promised_values import tensors_within
+
     return (tensor for tensor in tensors_within(part) if tensor.dim() > 0)
 
 

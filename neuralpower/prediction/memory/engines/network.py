@@ -8,17 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from torch import nn
-
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError
-from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.late import nn
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.prediction.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.prediction.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.prediction.memory.engines.places import Places, places_of, shared_out, sizes_of
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
-from neuralpower.trace.weights import weights_of
 
 LEFT = "the engine shares out what the plan leaves whole"  # a note
 TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_top_k", "experts_top_k")
@@ -136,6 +133,9 @@ def served(
     Raises:
         InputError: a model that keeps no cache, or has no vocabulary.
     """
+    from neuralpower.networks.decoder import Decoder
+    from neuralpower.trace.weights import weights_of
+
     try:
         decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
         layers = cache_layers(decoder)
@@ -185,6 +185,8 @@ def _of_rank(
         return layers
     uncut = layers
     if any(layer.kind == STATE for layer in layers):
+        from neuralpower.networks.decoder import Decoder
+
         uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
     queries = getattr(config, "num_attention_heads", None) or 1
     heads = getattr(config, "num_key_value_heads", None) or queries
@@ -197,6 +199,8 @@ def _of_rank(
 
 def _experts_ranks(weights: Sequence[Weight], whole: nn.Module) -> int:
     """Ranks among which a rank's weights share the experts of the whole model."""
+    from neuralpower.trace.weights import weights_of
+
     own, every = (sum(w.numbers for w in some if w.sort == EXPERTS) for some in (weights, weights_of(whole)))
     return round(every / own) if own else 1
 

@@ -38,6 +38,7 @@ from neuralpower.prediction.memory.engines.network import Served
 from neuralpower.prediction.memory.engines.pages import Pages, usual_block
 from neuralpower.prediction.memory.engines.profile_run import profile_run
 from neuralpower.prediction.memory.engines.shares import middle_first
+from neuralpower.trace.passes.graph import CAPTURED, captured_sizes
 
 USUAL = "0.19.0"
 OLDEST, COUNTS_GRAPHS, OTHER_RUNNER = (0, 8), (0, 21), (0, 25)
@@ -53,7 +54,6 @@ OLDER = {False: 0.13 * GIB, True: 0.02 * GIB}
 # Estimates of CUDA graphs in published logs of 0.19 to 0.27: 0.26 GiB of 5 graphs, 0.35 of 9, and 0.33 to
 # 2.73 of 86 to 102, 0.83 in the median of thirteen.
 GRAPH_START, GRAPH_EACH, GRAPH_MOST = 0.24 * GIB, 7 * MIB, 29 * MIB
-CAPTURED = 512  # tokens of the largest graph
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,8 @@ class VllmSettings:
 
 
 def graphs(seqs: int) -> int:
-    """Graphs that vLLM captures: in pieces up to twice the sequences, and whole up to the sequences.
-
-    Source: vllm/config/vllm.py, `_set_cudagraph_sizes`.
-    """
-    most = min(2 * seqs, CAPTURED)
-    sizes = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, CAPTURED + 1, 16)) if size <= most]
+    """Graphs that vLLM captures: in pieces up to twice the sequences, and whole up to the sequences."""
+    sizes = captured_sizes(min(2 * seqs, CAPTURED))
     return len(sizes) + len([size for size in sizes if size <= seqs])
 
 

@@ -1,0 +1,274 @@
+"""Answers as charts and tables: what the page shows, and what can be saved of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.rows import Interval
+from neuralpower.report.charts import XY, Bars, BarSeries, Series
+from neuralpower.report.number_format import binary, quantity, unit_of
+from neuralpower.report.page import Cell, Part, Section, Table
+from neuralpower.web.answers import Answer, Failure, Point
+from neuralpower.web.traffic import Curve, Served
+from neuralpower.web.view import View
+
+TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
+GIB = 2.0**30
+MOST_KINDS = 10
+BOUNDED = "Bands: 90 % bounds."
+
+
+def short(answer: Answer | Failure, view: View) -> str:
+    """A device's name in charts: without its maker, and with the number of ranks."""
+    name = answer.name if isinstance(answer, Answer) else answer.device
+    for maker in ("NVIDIA ", "AMD ", "Intel ", "Apple ", "GeForce "):
+        name = name.replace(maker, "")
+    return f"{view.ranks} x {name}" if view.ranks > 1 else name
+
+
+def sections(view: View, found: Sequence[Answer | Failure]) -> list[Section]:
+    """The views that follow a change at once."""
+    answers = [one for one in found if isinstance(one, Answer)]
+    if not answers:
+        return []
+    names = [short(one, view) for one in answers]
+    of = [(short(one, view), one) for one in answers if len(one.curve) > 1]
+    kinds = _kinds(names, answers)
+    charts: tuple[Part, ...] = (_rates(of), _times(of), *_memory(of), kinds, *_money(of)) if of else (kinds,)
+    return [
+        Section("The answer", (), (glance(view, answers),)),
+        Section("Charts", _unpriced(answers) if of else (), charts),
+        Section("As numbers", (), (table(view, answers),)),
+    ]
+
+
+def said(view: View, found: Sequence[Answer | Failure]) -> str:
+    """The answer in a sentence, for who does not see it."""
+    parts = []
+    for one in found:
+        name = short(one, view)
+        if isinstance(one, Failure):
+            parts.append(f"{name}: {one.text}")
+            continue
+        rate, took = quantity(one.here.rate.value, ""), quantity(one.here.seconds.value, "s")
+        parts.append(f"{name}: {rate.strip()} {one.unit}s per second, {took}")
+    return f"{view.model}, {view.phase}, batch {view.batch}. {'; '.join(parts)}"
+
+
+def glance(view: View, answers: Sequence[Answer]) -> Table:
+    """A row for each device."""
+    unit = answers[0].unit
+    columns: dict[str, Callable[[Answer], Cell]] = {
+        "device": lambda one: short(one, view),
+        "latency": lambda one: quantity(one.here.seconds.value, "s"),
+        "90 % bounds": lambda one: _ends(one.here.seconds),
+        f"{unit}s/s": lambda one: f"{one.here.rate.value:,.4g}",
+        f"energy per {unit}": lambda one: _each(one),
+        "power": lambda one: _power(one),
+        "memory": lambda one: "-" if one.here.memory is None else binary(one.here.memory[0]),
+        "the device has": lambda one: binary(one.room_bytes),
+        "fits": _fits,
+        f"price of a million {unit}s": lambda one: (
+            "-" if one.per_million is None else f"{one.per_million:.3g}"
+        ),
+    }
+    priced = any(one.price is not None for one in answers)
+    kept = {name: cell for name, cell in columns.items() if priced or not name.startswith("price")}
+    return Table.of(f"{view.model}, {view.phase}, batch {view.batch}", answers, kept)
+
+
+def _ends(value: Interval) -> str:
+    return f"{quantity(value.low, 's')} to {quantity(value.high, 's')}"
+
+
+def _each(one: Answer) -> str:
+    joules = one.here.energy_j
+    return "-" if joules is None else quantity(joules / one.here.amount, "J")
+
+
+def _power(one: Answer) -> str:
+    joules = one.here.energy_j
+    return "-" if joules is None else quantity(joules / one.here.seconds.value, "W")
+
+
+def _fits(one: Answer) -> str:
+    """Whether the memory is within the device's; `neuralpower fit` says more."""
+    if one.here.memory is None or one.room_bytes is None:
+        return "not known"
+    _, low, high = one.here.memory
+    return "no" if low > one.room_bytes else "yes" if high <= one.room_bytes else "perhaps"
+
+
+# ---- charts ----
+
+Named = Sequence[tuple[str, Answer]]
+
+
+def _line(name: str, points: Sequence[Point], value: Callable[[Point], Interval | None]) -> Series:
+    """A line over the batch size, with its bounds."""
+    known = [(point.batch, found) for point in points if (found := value(point)) is not None]
+    bounds = tuple((found.low, found.high) for _, found in known)
+    return Series.of(name, [(x, found.value) for x, found in known], mode="lines+markers", bounds=bounds)
+
+
+def _rates(answers: Named) -> XY:
+    lines = tuple(_line(name, one.curve, lambda point: point.rate) for name, one in answers)
+    unit = f"{answers[0][1].unit}s"
+    title = f"{unit.capitalize()} per second over the batch size"
+    return XY(title, "batch size", f"{unit}/s", lines, True, True, note=BOUNDED)
+
+
+def _times(answers: Named) -> XY:
+    size, unit = unit_of([one.here.seconds.value for _, one in answers], TIMES)
+
+    def scaled(point: Point) -> Interval:
+        return Interval(*(end / size for end in (point.seconds.value, point.seconds.low, point.seconds.high)))
+
+    lines = tuple(_line(name, one.curve, scaled) for name, one in answers)
+    return XY(
+        "Latency over the batch size", "batch size", f"latency, {unit}", lines, True, True, note=BOUNDED
+    )
+
+
+def _memory(answers: Named) -> Iterator[XY]:
+    """Bytes over the batch size, and what each device has, as a broken line."""
+    lines = []
+    for name, one in answers:
+        found = _line(name, one.curve, lambda point: _gib(point.memory))
+        if found.x:
+            lines.append(found)
+    rooms: dict[float, list[str]] = {}
+    for name, one in answers:
+        if one.room_bytes is not None:
+            rooms.setdefault(one.room_bytes / GIB, []).append(name)
+    if not lines:
+        return
+    ends = [point.batch for _, one in answers for point in (one.curve[0], one.curve[-1])]
+    for room, of in rooms.items():
+        line = Series.of(
+            f"{', '.join(of)} has", [(min(ends), room), (max(ends), room)], mode="lines", dash=True
+        )
+        lines.append(line)
+    note = "Bands: from the tensors alone to the most that is needed. Broken: what a device has."
+    yield XY("Memory over the batch size", "batch size", "memory, GiB", tuple(lines), True, True, note=note)
+
+
+def _gib(memory: tuple[float, float, float] | None) -> Interval | None:
+    return None if memory is None else Interval(*(size / GIB for size in memory))
+
+
+def _kinds(names: Sequence[str], answers: Sequence[Answer]) -> Bars:
+    """Seconds of the layers of each kind, the slowest first."""
+    total: dict[str, float] = {}
+    for one in answers:
+        for kind, seconds in one.kinds.items():
+            total[kind] = total.get(kind, 0.0) + seconds
+    shown = sorted(total, key=lambda kind: -total[kind])[:MOST_KINDS]
+    size, unit = unit_of([s for one in answers for s in one.kinds.values()], TIMES)
+    series = tuple(
+        BarSeries(name, tuple(one.kinds.get(kind, 0.0) / size for kind in shown))
+        for name, one in zip(names, answers, strict=True)
+    )
+    batch = answers[0].here.batch
+    return Bars(f"Time by kind of layer, batch {batch}", f"time, {unit}", tuple(shown), series)
+
+
+def _money(answers: Named) -> Iterator[XY]:
+    """Joules, and where a price is given its price, over the batch size."""
+    unit = answers[0][1].unit
+    lines = []
+    for name, one in answers:
+        points = [(p.batch, p.energy_j / p.amount) for p in one.curve if p.energy_j is not None]
+        if points:
+            lines.append(Series.of(name, points, mode="lines+markers"))
+    if lines:
+        yield XY(f"Energy per {unit}", "batch size", f"J per {unit}", tuple(lines), True, True)
+    lines = []
+    for name, one in answers:
+        if one.price is not None:
+            each = one.price * one.ranks / 3_600 * 1e6
+
+            def cost(point: Point, each: float = each) -> Interval:
+                s, n = point.seconds, point.amount
+                return Interval(*(each * end / n for end in (s.value, s.low, s.high)))
+
+            lines.append(_line(name, one.curve, cost))
+    if lines:
+        title = f"Price of a million {unit}s"
+        yield XY(title, "batch size", f"price of a million {unit}s", tuple(lines), True, True, note=BOUNDED)
+
+
+def _unpriced(answers: Sequence[Answer]) -> tuple[str, ...]:
+    if any(one.price is not None for one in answers):
+        return ()
+    return ("Enter what a device costs for an hour, and its price over the batch size is drawn, too.",)
+
+
+def table(view: View, answers: Sequence[Answer]) -> Table:
+    """A row for each device and batch size; numbers in units of their headers."""
+    unit = answers[0].unit
+    header = (
+        "device",
+        "batch",
+        "latency, s",
+        "from",
+        "to",
+        f"{unit}s/s",
+        f"J per {unit}",
+        "memory, GiB",
+        "up to",
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for one in answers:
+        for p in one.curve:
+            joules = None if p.energy_j is None else p.energy_j / p.amount
+            memory = (None, None) if p.memory is None else (p.memory[0] / GIB, p.memory[2] / GIB)
+            times = (p.seconds.value, p.seconds.low, p.seconds.high)
+            rows.append((short(one, view), p.batch, *times, p.rate.value, joules, *memory))
+    return Table("The same as numbers", header, tuple(rows))
+
+
+def rooflined(p: Prediction, chart: XY, name: str) -> XY:
+    """The roofline of one device, with its name and what it is of."""
+    return replace(chart, title=f"Layers on the roofline: {name}, batch {p.batch_size}")
+
+
+def served(view: View, curves: Sequence[tuple[str, Curve]]) -> Section:
+    """Waiting times and throughput over the rate, with the knee of each curve."""
+    label = "requests per second"
+    text = []
+    for name, curve in curves:
+        how = "simulated" if curve.refined else "first estimate, by the mean step; a simulation replaces it"
+        knee = curve.knee
+        text.append(
+            f"- {name} ({how}): knee at {knee.rate:.3g} requests/s, {knee.tokens_per_s:,.0f} tokens/s, "
+            f"first token {quantity(knee.first_s, 's')}, then {quantity(knee.next_s, 's')} each"
+        )
+
+    def chart(title: str, unit: str, value: Callable[[Served], float]) -> XY:
+        lines = tuple(
+            Series.of(
+                name,
+                [(one.rate, value(one)) for one in curve.points],
+                mode="lines+markers",
+                labels=tuple("knee" if one is curve.knee else "" for one in curve.points),
+            )
+            for name, curve in curves
+        )
+        return XY(title, label, unit, lines, True, True)
+
+    charts = (
+        chart("Whole answer over the rate", "seconds, mean", lambda one: one.whole_s),
+        chart("First token over the rate", "seconds, mean", lambda one: one.first_s),
+        chart("Throughput over the rate", "tokens per second", lambda one: one.tokens_per_s),
+    )
+    header = ("device", "requests/s", "tokens/s", "first token, s", "next tokens, s", "whole answer, s")
+    rows = tuple(
+        (name, one.rate, one.tokens_per_s, one.first_s, one.next_s, one.whole_s)
+        for name, curve in curves
+        for one in curve.points
+    )
+    text.append("The knee has the most answers for their latency.")
+    return Section("Traffic", tuple(text), (*charts, Table("Traffic as numbers", header, rows)))

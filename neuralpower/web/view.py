@@ -1,0 +1,180 @@
+"""The view that a query requests, and the commands that give the same answer.
+
+All that a page shows follows from its query, so that a link opens the same view.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from neuralpower.ask import words
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import InputError
+
+MOST_DEVICES = 4
+RANKS = (1, 2, 4, 8)
+PHASES = words.FITTED_PHASES
+LANGUAGE = ("prefill", "decode", "generate")
+DTYPES = ("float32", "bfloat16", "float16")
+MOST = {"batch": 4096, "context": 2**20, "new": 4096, "input": 2**17, "output": 2**14}
+TOKENS = {"training": 512, "forward": 512}  # of each sample of a language model, where none are said
+PRICE = re.compile(r"\$?(\d{1,6}(?:\.\d{1,6})?)(?:/h)?")
+
+
+@dataclass(frozen=True)
+class View:
+    """A model on one to four devices, and the sizes of a pass; None leaves a size to the model."""
+
+    model: str = "llama-3.1-8b"
+    devices: tuple[str, ...] = ("nvidia-h100-sxm5-80gb",)
+    prices: tuple[float | None, ...] = (None,)  # of each device for an hour
+    phase: str = "decode"
+    batch: int = 8
+    context: int | None = 4096  # tokens: in the cache, of the prompt, or of each sample
+    new: int = 256  # tokens that a generation makes
+    dtype: str = ""  # "": as published
+    weights: str = ""  # "": as the checkpoint's
+    ranks: int = 1  # tensor ranks, each a device
+    input: int = 1024  # tokens of a request's prompt
+    output: int = 256  # tokens of its answer
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it is a phase of a language model."""
+        return self.phase in LANGUAGE
+
+    @property
+    def query(self) -> str:
+        """The query of its address."""
+        pairs: list[tuple[str, Any]] = [("model", self.model)]
+        for device, price in zip(self.devices, self.prices, strict=True):
+            pairs += [("device", device), ("price", "" if price is None else f"{price:g}")]
+        for name in ("phase", "batch", "context", "new", "dtype", "weights", "ranks", "input", "output"):
+            value = getattr(self, name)
+            pairs.append((name, "" if value is None else value))
+        return urlencode(pairs)
+
+    def alone(self, device: str) -> View:
+        """The same on one of its devices."""
+        at = self.devices.index(device)
+        return replace(self, devices=(device,), prices=(self.prices[at],))
+
+    def options(self, device: str, batch: int | None = None) -> dict[str, Any]:
+        """The options of `predict` on a device."""
+        tokens = {"decode": "context", "prefill": "prompt", "generate": "prompt"}.get(self.phase, "seq_len")
+        found: dict[str, Any] = {"phase": self.phase, "batch_size": batch or self.batch, tokens: self.context}
+        found |= {"new_tokens": self.new} if self.phase == "generate" else {}
+        found |= {"dtype": self.dtype or None, "weights": self.weights or None}
+        if self.ranks > 1:
+            return {**found, "devices": f"{self.ranks}x{device}", "tensor_parallel": self.ranks}
+        return {**found, "device": device}
+
+    def commands(self, called: str) -> list[str]:
+        """The command of each device that prints the same answer; `called`: the model as a shell reads it."""
+        return [" ".join(self._command(called, *one)) for one in zip(self.devices, self.prices, strict=True)]
+
+    def _command(self, called: str, device: str, price: float | None) -> Iterator[str]:
+        yield "neuralpower predict"
+        yield shlex.quote(called)
+        for name, value in self.options(device).items():
+            if value is not None:
+                yield f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        if price is not None:
+            yield f"--price {price:g}/h"
+
+    def traffic_command(self, called: str, device: str, rate: float) -> str:
+        """The command that serves requests at a rate, and draws the curve."""
+        return f"neuralpower {shlex.join(self.traffic_arguments(called, device, rate))}"
+
+    def traffic_arguments(self, called: str, device: str, rate: float) -> list[str]:
+        """The arguments of that command."""
+        parts = ["traffic", called, "--device", self.place(device)]
+        for name in ("dtype", "weights"):
+            parts += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
+        parts += ["--input", str(self.input), "--output", str(self.output)]
+        parts += ["--rate", f"{rate:.3g}", "--curve", "auto"]
+        price = self.prices[self.devices.index(device)]
+        return [*parts, *([] if price is None else ["--price", f"{price:g}/h"])]
+
+    def place(self, device: str) -> str:
+        """A device, or as many as there are ranks."""
+        return f"{self.ranks}x{device}" if self.ranks > 1 else device
+
+
+def view_of(query: Sequence[tuple[str, str]]) -> View:
+    """The view that a query asks for; raises InputError for a value that is none of its control's.
+
+    Names that no control has are ignored, as browsers and mail programs add some.
+    """
+    several: dict[str, list[str]] = {}
+    for name, value in query:
+        several.setdefault(name, []).append(value.strip())
+    last = {name: values[-1] for name, values in several.items()}
+    if not any(name in several for name in ("model", "device", "phase")):
+        return View()
+    devices, prices = _devices(several.get("device", []), several.get("price", []))
+    phase = _word("phase", last.get("phase") or View.phase, PHASES)
+    whole = {name: _whole(name, last.get(name, "")) for name in MOST}
+    model = last.get("model") or View.model
+    if len(model) > 500:
+        raise InputError(f"model {model[:40]!r}...: {len(model)} letters; give a name of at most 500")
+    return View(
+        model=model,
+        devices=devices,
+        prices=prices,
+        phase=phase,
+        batch=whole["batch"] or 1,
+        context=whole["context"],
+        new=whole["new"] or View.new,
+        dtype=_word("dtype", last.get("dtype", ""), ("", *DTYPES)),
+        weights=_word("weights", last.get("weights", ""), ("", *words.WEIGHTS)),
+        ranks=int(_word("ranks", last.get("ranks") or "1", tuple(map(str, RANKS)))),
+        input=whole["input"] or View.input,
+        output=whole["output"] or View.output,
+    )
+
+
+def _devices(names: Sequence[str], prices: Sequence[str]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    found: dict[str, float | None] = {}
+    for at, name in enumerate(names):
+        if name:
+            found[find_spec(name).slug] = _price(prices[at] if at < len(prices) else "")
+    if len(found) > MOST_DEVICES:
+        raise InputError(f"{len(found)} devices: a page compares {MOST_DEVICES} at most; leave some out")
+    if not found:
+        return View.devices, (_price(prices[0]) if prices else None,)
+    return tuple(found), tuple(found.values())
+
+
+def _price(text: str) -> float | None:
+    if not text:
+        return None
+    match = PRICE.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise InputError(f"price {text[:40]!r}: what the device costs for an hour, above 0; write 2.49")
+    return float(match[1])
+
+
+def _whole(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= MOST[name]:
+        raise InputError(f"{name} {text[:40]!r}: a whole number from 1 to {MOST[name]:,}")
+    return int(text)
+
+
+def _word(name: str, text: str, known: Sequence[str]) -> str:
+    if text not in known:
+        listed = ", ".join(word for word in known if word)
+        raise InputError(f"{name} {text[:40]!r}: choose one of {listed}")
+    return text
+
+
+def pairs_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A query from names and values, or lists of them."""
+    return [(n, str(v)) for n, vs in values.items() for v in (vs if isinstance(vs, (list, tuple)) else [vs])]

@@ -1,0 +1,84 @@
+"""Traces that are kept: another device is answered without torch, and as a new trace is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import neuralpower
+from neuralpower.files.cache import ANSWERS, SWITCH, TRACES
+from neuralpower.trace import follow
+from tests.program import done
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = (
+    "import sys\n"
+    "from neuralpower.cli import main\n"
+    "sys.argv = ['neuralpower', 'predict', *sys.argv[1:], '--json']\n"
+    "try:\n"
+    "    code = main()\n"
+    "except SystemExit as stop:\n"
+    "    code = stop.code\n"
+    "print('torch' in sys.modules, file=sys.stderr)\n"
+    "sys.exit(code)\n"
+)
+QUESTIONS = (
+    ("zoo:deep_mnist", "-b", "3"),
+    ("zoo:deep_mnist", "-b", "2", "--phase", "training"),
+    ("zoo:deep_mnist", "--run", "compile"),
+    ("gpt2?num_hidden_layers=2", "--phase", "decode", "--context", "64"),
+    ("gpt2?num_hidden_layers=2", "--phase", "prefill", "--prompt", "32", "--weights", "int4:64"),
+)
+
+
+def answer(*words: str) -> dict[str, Any]:
+    """The JSON of a command, in this process."""
+    return json.loads(done("predict", *words, "--json"))
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
+def test_another_device_is_answered_as_without_the_cache(
+    question: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = answer(*question, "--device", "l40s", "--no-cache")
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    answer(*question, "--device", "h100")
+    monkeypatch.setattr(follow, "record", None)  # which nothing calls
+    assert answer(*question, "--device", "l40s") == new
+
+
+def test_a_kept_trace_is_priced_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    answer(*QUESTIONS[3], "--device", "h100")
+    command = [sys.executable, "-c", PROGRAM, *QUESTIONS[3], "--device", "l40s"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.split()[-1] == "False"
+
+
+def test_a_file_that_is_cut_off_is_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    first = answer(*QUESTIONS[0], "--device", "h100")
+    files = list((tmp_path / TRACES).iterdir())
+    assert len(files) == 2
+    for file in files:
+        data = json.loads(file.read_text())
+        if "packed" in data["answer"]:
+            data["answer"]["packed"] = data["answer"]["packed"][:100]
+            file.write_text(json.dumps(data))
+    for file in (tmp_path / ANSWERS).iterdir():
+        file.unlink()
+    assert answer(*QUESTIONS[0], "--device", "h100") == first
+
+
+def test_a_sweep_of_devices_follows_each_size_once() -> None:
+    devices = ["h100", "h200", "b200", "a100-sxm4-80gb", "l40s", "t4"]
+    found = neuralpower.sweep("zoo:deep_mnist", device=devices, batch_size=[1, 8, 32])
+    assert (len(found.points), found.traces) == (18, 3)
+    steps = neuralpower.sweep("zoo:deep_mnist", device=devices, batch_size=[1, 8, 32], phase="training")
+    assert (len(steps.points), steps.traces) == (18, 3)
