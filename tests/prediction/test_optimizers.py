@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from neuralpower.trace.quantised_step import with_quantised
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,6 +26,7 @@ from neuralpower.prediction.memory.cuda_allocator import replayed
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
+from neuralpower.trace.followed import with_quantised
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, StepLifetimes
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes
