@@ -90,7 +90,6 @@ def own_plan(module: nn.Module, patterns: Mapping[str, Any], source: str) -> Pla
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names a path."""
     parts, own = pattern.split("."), path.split(".")
     return len(parts) == len(own) and all(
         re.fullmatch(re.escape(part).replace(r"\*", ".*"), one) for part, one in zip(parts, own, strict=True)

@@ -96,7 +96,6 @@ def style_named(name: str) -> Style:
 
 
 def names() -> Mapping[str, Style]:
-    """All styles by name."""
     return _STYLES
 
 

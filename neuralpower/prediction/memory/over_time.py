@@ -99,5 +99,4 @@ def over_time(one: Lived) -> OverTime:
 
 
 def fullest(some: Sequence[Lived]) -> Lived:
-    """The pass with the highest peak."""
     return max(some, key=lambda one: int(alive(steady(one.storages)).max()))

@@ -216,7 +216,6 @@ def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER)
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
-    """The peak of a training step."""
     return memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
 
 
