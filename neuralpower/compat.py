@@ -289,16 +289,23 @@ def _rules(
     return dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
 
 
-def _layers(model: nn.Module, found: NetworkProfile) -> Iterator[list[Any]]:
+def _layers(model: nn.Module, profile: NetworkProfile) -> Iterator[list[Any]]:
     """One line per leaf module that ran, and per module that has operators of its own."""
     own_flops: Counter[str] = Counter()
-    for row in found.rows:
+    for row in profile.rows:
         own_flops[row.path] += row.flops or 0
-    for m in found.by_module():
-        if m.path in found.types and m.count:
+    for m in profile.by_module():
+        if m.path in profile.types and m.count:
             module = model.get_submodule(m.path)
             if own_flops[m.path] or not any(True for _ in module.children()):
-                yield [m.path or found.model, *_sizes(module), own_flops[m.path], m.self_s, m.runtime_s, None]
+                yield [
+                    m.path or profile.model,
+                    *_sizes(module),
+                    own_flops[m.path],
+                    m.self_s,
+                    m.runtime_s,
+                    None,
+                ]
 
 
 def _sizes(module: nn.Module) -> list[Any]:

@@ -27,16 +27,16 @@ def between(module: nn.Module, entries: Mapping[str, styles.Style]) -> dict[str,
     """
     blocks = {f"{path}.{place}" for path, stack in _stacks(module, entries) for place in range(len(stack))}
     found = dict(entries)
-    for path, one in entries.items():
+    for path, entry in entries.items():
         if not any(path.startswith(f"{block}.") for block in blocks):
             continue
         parent = path.rpartition(".")[0]
-        if styles.is_rows(one):
-            found[path] = replace(one, returns=BETWEEN)
-        elif styles.is_columns(one) and parent in blocks:
-            found[path] = replace(one, given=BETWEEN)
-        elif styles.is_columns(one) and isinstance(module.get_submodule(parent), nn.Module):
-            found[path] = replace(one, sums=False)
+        if styles.is_rows(entry):
+            found[path] = replace(entry, returns=BETWEEN)
+        elif styles.is_columns(entry) and parent in blocks:
+            found[path] = replace(entry, given=BETWEEN)
+        elif styles.is_columns(entry) and isinstance(module.get_submodule(parent), nn.Module):
+            found[path] = replace(entry, sums=False)
             found.setdefault(parent, styles.GATHERING)
     return found
 

@@ -150,10 +150,10 @@ def _stacked(module: nn.Module) -> dict[str, styles.Style]:
 def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
     """Attach the exchanges, which read full sizes, then shrink parameters."""
     modules = dict(module.named_modules(remove_duplicate=False))
-    for path, one in plan.entries.items():
+    for path, entry in plan.entries.items():
         if path in modules:
-            styles.attached(modules[path], one, work.rank)
-    for path, one in plan.entries.items():
+            styles.attached(modules[path], entry, work.rank)
+    for path, entry in plan.entries.items():
         if path in modules:
             part, own = modules[path], [*modules[path]._parameters]
             parameters = [name for name in own if part._parameters[name] is not None]
@@ -161,10 +161,10 @@ def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
         else:
             parent, _, name = path.rpartition(".")
             part, owner, parameters = modules[parent], modules[parent], [name]
-        if path in modules and one.experts:
+        if path in modules and entry.experts:
             continue
         for name in parameters:
-            _shrink(path, part, owner, name, one, work, plan.rows.get(path))
+            _shrink(path, part, owner, name, entry, work, plan.rows.get(path))
     for path, count in work.repeated.items():
         heads.group_heads(modules[path], work.rank.tensor.ranks, count)
     for finish in plan.finish:

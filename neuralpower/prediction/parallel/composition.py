@@ -59,7 +59,7 @@ class Shared:
 
 
 def predict_layout(
-    found: Followed,
+    followed: Followed,
     predictor: Predictor,
     question: Question,
     *,
@@ -69,20 +69,22 @@ def predict_layout(
     """The prediction of a pass or a step on several devices.
 
     Args:
-        found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`. It serves all
-            layouts with the same tensor and expert ranks.
+        followed: one micro-batch of one rank's module, followed for `one_micro_batch(question)`. It serves
+            all layouts with the same tensor and expert ranks.
         predictor: of one of the devices.
         question: with the layout, the cluster, and in `recipe.accumulation` the micro-batches.
         model: its name.
-        shared: with those before, where several layouts of the same `found` and recipe are predicted.
+        shared: with those before, where several layouts of the same `followed` and recipe are predicted.
 
     Raises:
         InputError: the layout does not fit the cluster or the network.
     """
-    trace = found.trace if question.phase == TRAINING else found.work
-    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size, shared or Shared())
+    trace = followed.trace if question.phase == TRAINING else followed.work
+    one = _Composed(
+        trace, followed.lifetimes, predictor, question, followed.asked.batch_size, shared or Shared()
+    )
     prediction = one.prediction(model)
-    return replace(prediction, assumptions=(*prediction.assumptions, *found.notes))
+    return replace(prediction, assumptions=(*prediction.assumptions, *followed.notes))
 
 
 def predict_work(
@@ -257,14 +259,14 @@ class _Composed:
         assert self.lifetimes is not None  # the caller has checked it
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
-    def _parallel(self, found: Prediction, memories: Sequence[Memory | None]) -> Parallel:
+    def _parallel(self, prediction: Prediction, memories: Sequence[Memory | None]) -> Parallel:
         """What is said of all devices."""
-        layout, runtime = self.layout, found.runtime_s
+        layout, runtime = self.layout, prediction.runtime_s
         samples = self.batch_size * layout.data * self.count
         course, (cycle_s, idle_s) = self.course, self.course.cycle_s
         rate = runtime.times(cycle_s / course.runtime_s).rate(samples)
         tokens = _tokens(self.trace)
-        training = found.training
+        training = prediction.training
         peak = training.peak_flops_per_s if training else None
         flops = self._model_flops * layout.tensor * layout.data
         return Parallel(
