@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.diffusion.pictures import NOTHING, Picture, PictureRequest
 from neuralpower.networks.promised_values import (
     RANDOM,
     alike,
@@ -31,6 +32,7 @@ class Inputs:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
     labelled: bool = False  # whether there are made-up labels among them
+    picture: Picture | None = None  # what a pipeline of diffusion makes of them
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -40,7 +42,11 @@ class Inputs:
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The inputs with every tensor changed."""
         return Inputs(
-            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+            map_tensors(self.args, change),
+            map_tensors(self.kwargs, change),
+            self.note,
+            self.labelled,
+            self.picture,
         )
 
 
@@ -58,6 +64,11 @@ class InputRequest:
     input_shape: tuple[int, ...] | None = None
     dtype: torch.dtype = torch.float32
     labels: bool = False
+    picture: PictureRequest | None = None  # of a pipeline of diffusion
+
+    @property
+    def asked_picture(self) -> PictureRequest:
+        return self.picture or NOTHING
 
     def check(self) -> None:
         """Raise InputError for a size that is not a positive whole number."""

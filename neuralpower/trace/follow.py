@@ -162,6 +162,9 @@ def _recorded(one: Pass, question: Question) -> Trace:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes
     found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    if inputs.picture is not None:
+        notes = (*found.granted, *inputs.picture.notes)
+        found = replace(found, times=inputs.picture.times, granted=notes)
     return applied(found, question, OF_CALLS)
 
 

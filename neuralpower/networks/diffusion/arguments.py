@@ -21,7 +21,7 @@ SIDE, FILM = 128, (16, 60, 90)  # of latents whose configuration states no size
 LENGTH, TOKENS = 1024, 77  # samples of sound; tokens of a text
 PIXELS = 256  # of a side of an image that an encoder of images reads
 TEXT_WIDTH = """
-    joint_attention_dim cross_attention_dim text_dim caption_channels text_embed_dim caption_dim cap_feat_dim
+    joint_attention_dim caption_channels cross_attention_dim text_dim text_embed_dim caption_dim cap_feat_dim
     text_states_dim in_channels_text encoder_hid_dim text_embed_dim context_in_dim cross_attention_input_dim
     condition_dim text_hidden_dim encoder_hidden_states_dim llm_hidden_size
 """.split()
@@ -41,6 +41,7 @@ class Latents:
     length: int | None = None  # of a sound, in latents
     tokens: Mapping[str, int] = field(default_factory=dict)  # of texts, by the parameter that gets them
     pixels: tuple[int, int] | None = None  # (height, width) of the image
+    conditions: int = 0  # further images that are read besides, of as many tokens
 
 
 def example_inputs(module: nn.Module, request: InputRequest) -> Inputs:
@@ -154,7 +155,7 @@ class Example:
         """Tokens of the image or the film."""
         height, width = self.size
         frames = self.frames if self.filmed else 1
-        return frames * (height // self.packs) * (width // self.packs)
+        return frames * (height // self.packs) * (width // self.packs) * (1 + self.latents.conditions)
 
     def tokens(self, name: str) -> int:
         """Tokens of a text."""

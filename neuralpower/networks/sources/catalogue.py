@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neuralpower.networks.catalogue import find_entry, named, near
+from neuralpower.errors import ModelError
+from neuralpower.networks.catalogue import Entry, catalogue, find_entry, named, near
 from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.diffusion.classes import CLASS, check_installed
+from neuralpower.networks.diffusion.pipelines import Pipeline, described, part_source, pipeline_source
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -15,12 +18,35 @@ if TYPE_CHECKING:
 def is_listed(given: Given) -> bool:
     """Whether a text means one or more models of the catalogue, or is a slip in the name of one."""
     name = given.location
-    return given.is_text and bool(name.strip()) and (bool(named(name)) or near(name))
+    return given.is_text and bool(name.strip()) and (bool(named(name)) or near(name) or bool(_split(name)[1]))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """(Pipeline, part) of `flux.1-dev/transformer`; the part is "" for all else."""
+    whole, _, part = name.rpartition("/")
+    meant = named(whole) if whole and not named(name) else []
+    pipelines = [one for one in meant if CLASS in catalogue()[one].config]
+    return (whole, part) if pipelines else (name, "")
+
+
+def found(given: Given) -> tuple[Entry, str]:
+    """The entry, and the part of its pipeline that is asked for alone, if any; raises ModelError."""
+    whole, part = _split(given.location)
+    entry = find_entry(whole)
+    if part:
+        described(entry.name, entry.config).part(part)
+    return entry, part
+
+
+def _check(given: Given) -> None:
+    entry, _ = found(given)
+    if CLASS in entry.config:
+        check_installed()
 
 
 def dtype_of(given: Given) -> str:
     """The type in which the model was published."""
-    entry = find_entry(given.location)
+    entry, _ = found(given)
     return dtype_in({"dtype": entry.dtype}, given.overrides) or entry.dtype
 
 
@@ -30,11 +56,24 @@ def dtype_of(given: Given) -> str:
     recognises=is_listed,
     runs_code=False,
     dtype=dtype_of,
-    check=lambda given: find_entry(given.location),
+    check=_check,
 )
 def listed(given: Given) -> Source:
     """A network of transformers, by the fields of its published configuration."""
     from neuralpower.networks.transformers import described_source
 
-    entry = find_entry(given.location)
+    entry, part = found(given)
+    if CLASS in entry.config:
+        return _of_pipeline(given, described(entry.name, entry.config), part)
     return described_source(given.text, dict(entry.config), given.overrides, entry.name)
+
+
+def _of_pipeline(given: Given, pipeline: Pipeline, part: str) -> Source:
+    """All of a pipeline, or one part of it; raises ModelError for overrides of all parts at once."""
+    if part:
+        return part_source(given.text, pipeline, part, given.overrides)
+    if given.overrides:
+        raise ModelError(
+            f"{given.text}: overrides belong to a part; write {pipeline.name}/{pipeline.denoisers[0]}?{given.query}"
+        )
+    return pipeline_source(given.text, pipeline)

@@ -1,0 +1,54 @@
+"""What is asked of a pipeline of diffusion: sizes, steps, guidance, images; and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ON, OFF = "on", "off"
+MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class PictureRequest:
+    """The requested sizes; None leaves one to the pipeline."""
+
+    resolution: tuple[int, int] | None = None  # (width, height) in pixels
+    frames: int | None = None  # of a film
+    steps: int | None = None
+    guidance: str | None = None  # on, off
+    images: int | None = None  # of each prompt
+    tiling: bool = False  # the decoder works on tiles
+    slicing: bool = False  # the decoder works on one image at a time
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """The options that are given, by name."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+NOTHING = PictureRequest()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one call of a pipeline makes, and how often each of its parts runs for that."""
+
+    task: str  # image, video, audio
+    steps: int
+    guidance: bool  # whether each step runs with and without the text
+    prompts: int
+    images: int  # of each prompt: images, films or sounds
+    width: int = 0  # pixels
+    height: int = 0
+    frames: int = 1
+    seconds: float = 0.0  # of a sound
+    times: Mapping[str, int] = field(default_factory=dict)  # part -> how often it runs
+    denoisers: tuple[str, ...] = ()
+    batch: int = 1  # samples of a pass of the denoiser
+    notes: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> int:
+        """Images, films or sounds in all."""
+        return self.prompts * self.images
