@@ -162,7 +162,7 @@ def _decodes(pipeline: Pipeline, picture: Picture, latents: Latents, request: In
     """The latents of one call of the decoder."""
     config = pipeline.parts[VAE]
     channels = latent_channels(config)
-    batch = 1 if request.asked_picture.slicing else picture.made
+    batch = 1 if _sliced(picture, request) else picture.made
     if picture.task == AUDIO:
         return torch.zeros(batch, channels, latents.length or 1, dtype=request.dtype)
     height, width = latents.height or 1, latents.width or 1
@@ -216,7 +216,7 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         notes=tuple(notes),
     )
     decodes = 1
-    if asked.slicing:
+    if _sliced(picture, request):
         decodes *= picture.made
     if asked.tiling and height and width:
         decodes *= _tiles(height) * _tiles(width)
@@ -231,6 +231,11 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         conditions=family.conditions,
     )
     return picture, latents
+
+
+def _sliced(picture: Picture, request: InputRequest) -> bool:
+    """Whether the decoder gets one image at a time; films of several prompts fit into no memory at once."""
+    return request.asked_picture.slicing or picture.task == VIDEO
 
 
 def _tiles(pixels: int) -> int:

@@ -26,6 +26,12 @@ class PictureRequest:
         """The options that are given, by name."""
         return {name: value for name, value in vars(self).items() if value}
 
+    @property
+    def options(self) -> dict[str, object]:
+        """The options as the command line has them."""
+        size = self.resolution and "x".join(map(str, self.resolution))
+        return {**vars(self), "resolution": size}
+
 
 NOTHING = PictureRequest()
 
