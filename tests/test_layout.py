@@ -34,7 +34,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
+        adapters caches call_cache callables catalogue decoder diffusion.families diffusion.pictures families
+        given_shapes hub inputs known_names
         mixed_dtypes phases promised_values refusals requests running sameness sharding shortened size_limits
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
@@ -55,7 +56,7 @@ PACKAGES: Mapping[str, str] = {
         watts
     """,
     "prediction": """
-        beside case compose evaluate footprint generation measured memory.engines memory.over_time memory.peak
+        beside case compose evaluate footprint generation images measured memory.engines memory.over_time memory.peak
         memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict

@@ -11,6 +11,7 @@ from neuralpower.files.json_files import Declared
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.prediction.carbon import Intensity, given, of_region
 from neuralpower.prediction.generation import Generation, Step
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
@@ -114,6 +115,8 @@ def unit_of(prediction: Prediction) -> tuple[str, float]:
         return "token", prediction.batch_size * step.new_tokens
     if isinstance(step, Step):
         return "token", prediction.batch_size * max(step.tokens, 1)
+    if isinstance(prediction.images, Images):
+        return prediction.images.noun, prediction.images.made
     samples = prediction.batch_size if prediction.training is None else prediction.training.samples
     several = prediction.parallel
     return "sample", samples if several is None else several.samples
@@ -146,6 +149,9 @@ def _money(prediction: Prediction, asked: Mapping[str, Any]) -> Iterator[Line]:
             yield Line("price per million tokens out", _times(rest, second / later), price.currency, about)
         return
     unit, count = unit_of(prediction)
+    if isinstance(prediction.images, Images):  # one of them costs enough to be said alone
+        yield Line(f"price per {unit}", _times(prediction.runtime_s, second / MILLION / count), price.currency, about)
+        return
     side = {PREFILL: " in", DECODE: " out", GENERATE: " out"}.get(prediction.phase, "")
     cost = _times(prediction.runtime_s, second / count)
     yield Line(f"price per million {unit}s{side}", cost, price.currency, about)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from neuralpower.files.json_files import Declared
+from neuralpower.networks.diffusion.families import AUDIO, VIDEO
 from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval
@@ -59,6 +60,11 @@ class Images(Declared):
     def made(self) -> int:
         """Images of the call."""
         return self.prompts * self.images
+
+    @property
+    def noun(self) -> str:
+        """What one of them is called."""
+        return {VIDEO: "video", AUDIO: "sound"}.get(self.task, "image")
 
 
 def with_images(prediction: Prediction, picture: Picture) -> Prediction:
