@@ -12,6 +12,7 @@ import numpy as np
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers.attention import TORCH
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.rows import LARGEST, defaults, field_names
@@ -105,12 +106,15 @@ class Pricer:
     def yields(self, columns: Layer, asked: Asked) -> bool:
         """Whether the law knows such calls better: torch's, where this was trained on engines'.
 
-        Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain.
+        Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain. Torch's
+        attention as another chip ran it may be of another release: networks on this one say which they ran.
         """
         law = asked.law
         if law is None or asked.engines or not law.knows(columns) or np.any(columns.operand_types.quantised):
             return False
         if law.timed and self.tables and isinstance(columns, TiledProduct):
+            return True
+        if law.timed and self.carried and np.all(np.asarray(getattr(columns, "library", "")) == TORCH):
             return True
         return self.carried and (self.twin is None or law.taught)
 
