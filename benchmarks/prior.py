@@ -1,11 +1,11 @@
 """Train the prior, which answers for kernels that nobody measured on a device; hold it to unseen devices.
 
-python -m benchmarks.prior PATH [--traces FILE] [--out FILE] [--held-out]
+python -m benchmarks.prior PATH [--traces FILE] [--out FILE] [--held-out] [--few]
 
 PATH holds timm/ and served/ (Apache-2.0), neusight/, mlx/ and traces/ (MIT); calls that collect-data measured
 come from this checkout. Without diffusers installed, its networks are left out.
 Families of networks are held out by fifths, then each device. Prints a Markdown table and writes the prior.
-timm must be installed.
+timm must be installed, but for --few, which trains devices of few networks again and keeps all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.teachers import collected, mlx, neusight, traces
 from neuralpower.layers.base import GRADIENT
 from neuralpower.learn import prior_fit
 from neuralpower.learn.prior import COMPUTE, FEWEST, MEMORY, Doubt, Law, Level, Prior, family_of
-from neuralpower.learn.prior_files import SHIPPED, write_prior
+from neuralpower.learn.prior_files import SHIPPED, shipped_prior, write_prior
 from neuralpower.learn.prior_fit import (
     DEVICE,
     EVERYWHERE,
@@ -90,6 +90,19 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
         both = {part: round(own.factors.get(part, 0.0) + shift, DIGITS) for part in (COMPUTE, MEMORY)}
         levels[f"{DEVICE} {device}"] = msgspec.structs.replace(own, factors={**own.factors, **both})
     return _prior(levels)
+
+
+def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
+    """The prior with the levels of the devices that few networks ran on as these networks and calls teach."""
+    many = Counter(one.device for one in observed if len(one.layers) > 1)
+    apart = [one for one in observed if 0 < many[one.device] < FEWEST]
+    found = fit_factors(apart, LAUNCH_S, prior.everywhere.factors, (FAMILY, DEVICE))
+    taught = _prior({name: _level(factors, name, apart) for name, factors in found.items()} | {EVERYWHERE: prior.everywhere})
+    return msgspec.structs.replace(
+        prior,
+        families={**prior.families, **taught.families},
+        devices={**prior.devices, **taught.devices},
+    )
 
 
 def trains(one: Observation) -> bool:
@@ -180,10 +193,16 @@ def main() -> None:
     """Read, hold out, train, write."""
     parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
+    parser.add_argument("--few", action="store_true", help="only train devices of few networks again")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.prior needs a folder that holds timm/ and neusight/: skipped")
+        return
+    if given.few:
+        diffusion = importlib.import_module("benchmarks.teachers.diffusion")
+        observed = [*diffusion.observations(given.path), *traces.observations(given.path)]
+        write_prior(with_few(shipped_prior(), observed), given.out)
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
     timm = importlib.import_module("benchmarks.teachers.timm")

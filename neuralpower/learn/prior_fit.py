@@ -31,6 +31,10 @@ BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 # and times this for a family of a maker other than HOME, whose kernels most rows are of. Operators on nine of
 # Apple's chips, each held out, were 22 % off in the median; without it 44 %.
 HOME, OTHER_MAKERS = "nvidia", 6.0
+# and times this for sizes of attention's heads below all devices: its code is written for the tensor cores of
+# one generation. Of five diffusion networks on an H100 and a B200, each held out, the others then tell the time
+# within 5.7 and 11.5 % in the mean, instead of 12.3 and 18.5.
+HEADS = 6.0
 NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 LEVELS, HALVINGS = (-0.4, 0.2), 6  # of the last step, in logarithms
 SORTS = EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
@@ -177,6 +181,8 @@ def deviation_of(level: str, name: str, foreign: Collection[str] = ()) -> float:
     part, _, trait = name.partition(": ")
     usual = TRAIT if trait else KIND if " " in part else ROOT
     usual = GRADIENTS if part.endswith(f" {GRADIENT}") else usual
+    if sort != EVERYWHERE and part.startswith("attention") and trait.startswith("head "):
+        return usual * BELOW[sort] * HEADS
     return usual * BELOW[sort] * (OTHER_MAKERS if level in foreign else 1.0)
 
 
