@@ -50,7 +50,8 @@ class Level(Part, frozen=True):
     factors: dict[str, Log]
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
-    doubt: Doubt | None = None  # of a family whose devices were held out one by one; None: the prior's
+    # of a family whose devices were held out one by one, or of a device whose few networks were; None: the prior's
+    doubt: Doubt | None = None
 
 
 class Prior(Part, frozen=True):
@@ -70,13 +71,16 @@ class Prior(Part, frozen=True):
         family, own = family_of(hardware, chip), self.devices.get(device)
         levels = [self.everywhere, *(one for one in (self.families.get(family), own) if one is not None)]
         taught = own is not None and own.networks >= FEWEST
+        mine = None if own is None else own.doubt
         doubt = self.of_device if taught else self.of_family if family in self.families else self.elsewhere
         unsure = self.families[family].doubt if family in self.families else None
         factors: dict[str, float] = {}
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        law = Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
+        law = Law(
+            hardware, gentle(factors), self.launch_s, mine or unsure or doubt, taught, unsure is not None
+        )
         return dataclasses.replace(law, timed=own is not None and own.networks > 0)
 
 

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.attention import TORCH
 from neuralpower.layers.base import Layer
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.file_struct import Log, NotNegative, Part, Positive
@@ -35,6 +36,7 @@ from neuralpower.platforms import platform_of
 SHIPPED = Path(__file__).with_name("watts.json")
 # kinds of work
 PRODUCTS, WEIGHTS, ATTENTION, CACHE, PASSES = "products", "weights", "attention", "cache", "passes"
+TORCHS = "torch's attention"  # its code keeps older units busy, which draw as much for fewer FLOP/s
 LOWEST_CLOCK = 0.1  # of the highest: a lower power limit cannot be kept
 HALVINGS = 30  # of the search for the clock that a limit allows
 AT_LIMIT = 0.97  # of the limit: from here on a trained power says that the limit was reached
@@ -106,7 +108,8 @@ def unlimited_w(columns: Layer, hardware: Hardware, seconds: Array, device: str)
 def _works(columns: Layer, computes: Array) -> list[tuple[str, Array]]:
     """The kinds of work that rows do, each with its rows, [rows]; `computes`: not bound by memory."""
     if "key_length" in columns.dimensions:
-        return [(ATTENTION, computes), (CACHE, ~computes)]
+        torchs = computes & (np.asarray(getattr(columns, "library", "")) == TORCH)
+        return [(ATTENTION, computes & ~torchs), (TORCHS, torchs), (CACHE, ~computes)]
     if columns.multiplies:
         return [(PRODUCTS, computes), (WEIGHTS, ~computes)]
     return [(PASSES, np.ones(len(computes), dtype=bool))]
