@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from neuralpower.networks.diffusion.families import Family, family_of
 
 if TYPE_CHECKING:
     from neuralpower.networks.source import Source
+    from neuralpower.networks.sources.base import Given
 
 INDEX, CONFIG = "model_index.json", "config.json"
 DENOISERS = ("transformer", "transformer_2", "unet", "prior")
@@ -88,6 +89,16 @@ def indexed(name: str, index: Any, read: Read) -> Pipeline:
         parts[role] = {**values, **named}
     more = {name: index[name] for name in ("boundary_ratio",) if index.get(name) is not None}
     return Pipeline(name, index[CLASS].removeprefix(FLAX), parts, more)
+
+
+def pipeline_or_part(given: Given, pipeline: Pipeline, parts: Sequence[str]) -> Source:
+    """All of a pipeline, or one part of it; raises ModelError for overrides of all parts at once."""
+    if parts:
+        return part_source(given.text, pipeline, "/".join(parts), given.overrides)
+    if given.overrides:
+        example = f"{given.location}/{pipeline.denoisers[0]}?{given.query}"
+        raise ModelError(f"{given.text}: overrides belong to a part of a pipeline; write {example}")
+    return pipeline_source(given.text, pipeline)
 
 
 def part_source(text: str, pipeline: Pipeline, role: str, overrides: Mapping[str, Any]) -> Source:

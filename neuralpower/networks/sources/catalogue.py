@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import ModelError
 from neuralpower.networks.catalogue import Entry, catalogue, find_entry, named, near
 from neuralpower.networks.config_dtype import dtype_in
 from neuralpower.networks.diffusion.classes import CLASS, check_installed
-from neuralpower.networks.diffusion.pipelines import Pipeline, described, part_source, pipeline_source
+from neuralpower.networks.diffusion.pipelines import described, pipeline_or_part
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -64,16 +63,5 @@ def listed(given: Given) -> Source:
 
     entry, part = found(given)
     if CLASS in entry.config:
-        return _of_pipeline(given, described(entry.name, entry.config), part)
+        return pipeline_or_part(given, described(entry.name, entry.config), [part] if part else [])
     return described_source(given.text, dict(entry.config), given.overrides, entry.name)
-
-
-def _of_pipeline(given: Given, pipeline: Pipeline, part: str) -> Source:
-    """All of a pipeline, or one part of it; raises ModelError for overrides of all parts at once."""
-    if part:
-        return part_source(given.text, pipeline, part, given.overrides)
-    if given.overrides:
-        raise ModelError(
-            f"{given.text}: overrides belong to a part; write {pipeline.name}/{pipeline.denoisers[0]}?{given.query}"
-        )
-    return pipeline_source(given.text, pipeline)
