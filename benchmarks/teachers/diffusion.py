@@ -46,22 +46,26 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
 
 def observations(root: Path) -> list[Observation]:
     """One for each generation on one GPU with a batch of BATCHES; `root` holds served/."""
-    found = []
+    return [one for _, one in named_observations(root)]
+
+
+def named_observations(root: Path) -> Iterator[tuple[str, Observation]]:
+    """The same, each with its model."""
     calls: dict[tuple[str, str], Counter[Layer]] = {}
     for row in rows(root):
-        key = row["model_id"], row["batch_size"]
-        if int(row["batch_size"]) not in BATCHES:
+        model, batch = row["model_id"], row["batch_size"]
+        if int(batch) not in BATCHES:
             continue
-        if key not in calls:
-            calls[key] = calls_of(row["model_id"], options_of(row))
-        spec, counts = find_spec(DEVICES[row["gpu_model"]]), np.array([*calls[key].values()], dtype=float)
-        took = float(row["batch_latency_s"])
-        found.append(
+        if (model, batch) not in calls:
+            calls[model, batch] = calls_of(model, options_of(row))
+        mine, spec = calls[model, batch], find_spec(DEVICES[row["gpu_model"]])
+        counts, took = np.array([*mine.values()], dtype=float), float(row["batch_latency_s"])
+        yield (
+            model,
             Observation(
-                spec.slug, spec.hardware(), tuple(calls[key]), counts, took, noise=NETWORK_NOISE, chip=spec.chip
-            )
+                spec.slug, spec.hardware(), tuple(mine), counts, took, noise=NETWORK_NOISE, chip=spec.chip
+            ),
         )
-    return found
 
 
 def calls_of(model: str, options: Mapping[str, Any]) -> Counter[Layer]:

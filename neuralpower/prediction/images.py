@@ -12,6 +12,7 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval
 
 HOUR_S = 3600.0
+OWN = "(pipeline)"  # what belongs to no part
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _parts(prediction: Prediction, picture: Picture) -> Iterator[Part]:
     found: dict[str, list[float]] = {}
     joules: dict[str, list[float | None]] = {}
     for row in prediction.rows:
-        name = row.path.partition(".")[0]
+        name = row.path.partition(".")[0] or OWN
         found.setdefault(name, []).append(row.runtime_s)
         joules.setdefault(name, []).append(row.energy_j)
     order = list(picture.times)

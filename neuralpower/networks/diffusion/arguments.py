@@ -232,6 +232,11 @@ def _mask(name: str) -> Callable[[Example], Tensor]:
     return lambda one: torch.ones(one.batch, one.tokens(name), dtype=torch.int64)
 
 
+def _states_mask(one: Example) -> Tensor | None:
+    """Which tokens of the text count; sounds have all of them."""
+    return None if one.sounds else _mask("encoder_hidden_states")(one)
+
+
 def _pooled(one: Example) -> Tensor | None:
     found = one.first("pooled_projection_dim", "in_pooled_dim", "in_text_dim2", "pooled_dim", "text_embed_2_dim")
     return None if found is None else one.random(int(found))
@@ -328,7 +333,7 @@ RULES: Mapping[str, Callable[[Example], Any]] = {
     else None,
     "text_embedding_mask": _mask("encoder_hidden_states"),
     "text_embedding_mask_t5": _mask("encoder_hidden_states_t5"),
-    "encoder_attention_mask": _mask("encoder_hidden_states"),
+    "encoder_attention_mask": _states_mask,
     "encoder_mask": _mask("encoder_hidden_states"),
     "encoder_hidden_states_mask": _mask("encoder_hidden_states"),
     "pooled_projections": _pooled,

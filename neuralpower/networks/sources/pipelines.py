@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.errors import ModelError
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file, is_folder
-from neuralpower.networks.config_files import folder_values
 from neuralpower.networks.diffusion.classes import CLASS, check_installed, component_source
 from neuralpower.networks.diffusion.pipelines import INDEX, indexed, pipeline_or_part
 from neuralpower.networks.sources.base import Given, model_source
@@ -64,6 +63,8 @@ def check(given: Given) -> None:
 )
 def folder(given: Given) -> Source:
     """The pipeline of a folder, or one network of diffusers."""
+    from neuralpower.networks.config_files import folder_values  # which reads this package's grammar
+
     index = index_of(given)
     if index is None:
         values, _ = folder_values(given.path)
