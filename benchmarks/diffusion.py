@@ -29,7 +29,9 @@ def line(name: str, found: list[tuple[Mapping[str, str], Prediction]]) -> str:
     watts = [
         abs(said.power_w.value / float(row["avg_power_watts"]) - 1) for row, said in found if said.power_w
     ]
-    inside = [said.runtime_s.low <= float(row["batch_latency_s"]) <= said.runtime_s.high for row, said in found]
+    inside = [
+        said.runtime_s.low <= float(row["batch_latency_s"]) <= said.runtime_s.high for row, said in found
+    ]
     wide = statistics.median(said.runtime_s.high / said.runtime_s.low for _, said in found)
     times = f"{statistics.median(errors):.1%} | {statistics.mean(errors):.1%}"
     held = f"{sum(inside) / len(inside):.0%} | {wide:.2f}"
@@ -63,7 +65,9 @@ def without(root: Path) -> Chosen:
 
 def main() -> None:
     """Read, predict, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds served/")
     parser.add_argument("--held-out", action="store_true", help="teach each pipeline's prior without it")
     parser.add_argument("--batches", default="", help="batch sizes, with commas; default: all")

@@ -49,7 +49,9 @@ TRACES = Path("build/timm-traces.pickle")
 CALLS = Doubt(call=0.3, network=0.115)  # of a device that was taught: families held out
 FAMILIES = Doubt(call=0.35, network=0.21)
 ELSEWHERE = Doubt(call=0.4, network=0.22)
-OF_FEW = Doubt(call=0.2, network=0.12)  # five networks on an H100 and on a B200, each held out from the others
+OF_FEW = Doubt(
+    call=0.2, network=0.12
+)  # five networks on an H100 and on a B200, each held out from the others
 # Of makers whose kernels few rows are of. Calls on each of nine of Apple's chips, and in each of four traces
 # of an MI300X, were held out: deviations of 0.54 and 0.87.
 OF_OTHERS = {"apple": Doubt(call=0.52, network=0.15), "MI3": Doubt(call=0.75, network=0.4)}
@@ -98,7 +100,10 @@ def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
     many = Counter(one.device for one in observed if len(one.layers) > 1)
     apart = [one for one in observed if 0 < many[one.device] < FEWEST]
     found = fit_factors(apart, LAUNCH_S, prior.everywhere.factors, (FAMILY, DEVICE))
-    taught = _prior({name: _level(factors, name, apart) for name, factors in found.items()} | {EVERYWHERE: prior.everywhere})
+    taught = _prior(
+        {name: _level(factors, name, apart) for name, factors in found.items()}
+        | {EVERYWHERE: prior.everywhere}
+    )
     return msgspec.structs.replace(
         prior,
         families={**prior.families, **taught.families},

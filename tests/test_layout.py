@@ -56,8 +56,8 @@ PACKAGES: Mapping[str, str] = {
         watts
     """,
     "prediction": """
-        beside case compose evaluate footprint generation images measured memory.engines memory.over_time memory.peak
-        memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
+        beside case compose evaluate footprint generation images measured memory.engines memory.over_time
+        memory.peak memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,

@@ -42,7 +42,18 @@ PLANNED = ("devices", "cost", "energy")  # what plans are ranked by
 BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
-TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "image", "video", "audio", "zoo")
+TASKS = (
+    "language",
+    "encoder",
+    "text-to-text",
+    "vision",
+    "vision-language",
+    "speech",
+    "image",
+    "video",
+    "audio",
+    "zoo",
+)
 MEMORY_FORMATS = ("channels_last",)
 FORMATS = ("table", "json", "csv", "md", "html")
 DTYPES = "float32, bfloat16, float16, float64, tf32, ..."  # that --help names

@@ -32,8 +32,8 @@ BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 # Apple's chips, each held out, were 22 % off in the median; without it 44 %.
 HOME, OTHER_MAKERS = "nvidia", 6.0
 # and times this for sizes of attention's heads below all devices: its code is written for the tensor cores of
-# one generation. Of five diffusion networks on an H100 and a B200, each held out, the others then tell the time
-# within 5.7 and 11.5 % in the mean, instead of 12.3 and 18.5.
+# one generation. Five diffusion networks on an H100 and a B200, each held out, are then 5.7 and 11.5 % off in
+# the mean, instead of 12.3 and 18.5 %.
 HEADS = 6.0
 NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 LEVELS, HALVINGS = (-0.4, 0.2), 6  # of the last step, in logarithms

@@ -150,7 +150,9 @@ def _money(prediction: Prediction, asked: Mapping[str, Any]) -> Iterator[Line]:
         return
     unit, count = unit_of(prediction)
     if isinstance(prediction.images, Images):  # one of them costs enough to be said alone
-        yield Line(f"price per {unit}", _times(prediction.runtime_s, second / MILLION / count), price.currency, about)
+        yield Line(
+            f"price per {unit}", _times(prediction.runtime_s, second / MILLION / count), price.currency, about
+        )
         return
     side = {PREFILL: " in", DECODE: " out", GENERATE: " out"}.get(prediction.phase, "")
     cost = _times(prediction.runtime_s, second / count)

@@ -97,9 +97,7 @@ class Request:
     def inputs(self) -> InputRequest:
         """The sizes that its inputs are made from; a training step has labels besides."""
         dtype = torch_dtype(self.dtype)
-        return InputRequest(
-            self.batch_size, self.seq_len, self.input_shape, dtype, self.trains, self.picture
-        )
+        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains, self.picture)
 
     @property
     def length(self) -> int | None:
@@ -261,11 +259,13 @@ def of_sizes(model: Any, text: str) -> str:
 
 
 def picture_in(options: Given) -> PictureRequest:
-    """What is asked of a pipeline of diffusion; raises InputError for numbers that cannot be."""
+    """The request to a pipeline of diffusion; raises InputError for numbers that cannot be."""
     counts = {name: options.get(name) for name in ("frames", "steps", "images")}
     for name, value in counts.items():
         if value is not None and not is_count(value):
-            raise InputError(f"--{name} {value}: must be a whole number, 1 or more; leave it out for the default")
+            raise InputError(
+                f"--{name} {value}: must be a whole number, 1 or more; leave it out for the default"
+            )
     return PictureRequest(
         texts.resolution(options.get("resolution")),
         guidance=_guidance(options.get("guidance")),
@@ -276,7 +276,7 @@ def picture_in(options: Given) -> PictureRequest:
 
 
 def _guidance(given: Any) -> str | None:
-    """On or off, in words or as True and False."""
+    """On or off, as text or as True and False."""
     return {True: ON, False: OFF}[given] if isinstance(given, bool) else given
 
 

@@ -130,7 +130,7 @@ class Example:
 
     @property
     def frames(self) -> int:
-        """Of a film, in latents."""
+        """Frames of a film, in latents."""
         if self.latents.frames is not None:
             return self.latents.frames
         frames = self.first("sample_frames", "num_frames")
@@ -238,7 +238,9 @@ def _states_mask(one: Example) -> Tensor | None:
 
 
 def _pooled(one: Example) -> Tensor | None:
-    found = one.first("pooled_projection_dim", "in_pooled_dim", "in_text_dim2", "pooled_dim", "text_embed_2_dim")
+    found = one.first(
+        "pooled_projection_dim", "in_pooled_dim", "in_text_dim2", "pooled_dim", "text_embed_2_dim"
+    )
     return None if found is None else one.random(int(found))
 
 
@@ -281,9 +283,12 @@ def _added(one: Example) -> dict[str, Tensor | None] | None:
 
 
 def _labels(one: Example) -> Tensor | None:
-    classes = one.first("num_class_embeds", "num_embeds_ada_norm") if "encoder_hidden_states" not in one.takes or (
-        one.first("num_class_embeds") or one.first("class_embed_type")
-    ) else None
+    classes = (
+        one.first("num_class_embeds", "num_embeds_ada_norm")
+        if "encoder_hidden_states" not in one.takes
+        or (one.first("num_class_embeds") or one.first("class_embed_type"))
+        else None
+    )
     if one.first("class_embed_type") == "projection":
         return one.random(one.first("projection_class_embeddings_input_dim") or 1)
     return None if classes is None else torch.zeros(one.batch, dtype=torch.int64)
@@ -325,12 +330,14 @@ RULES: Mapping[str, Callable[[Example], Any]] = {
     **dict.fromkeys(("sample", "hidden_states", "latents"), _latents),
     **dict.fromkeys(("timestep", "timesteps", "r_timestep"), _times),
     "encoder_hidden_states": _text("encoder_hidden_states"),
-    "encoder_hidden_states_t5": lambda one: one.random(
-        one.tokens("encoder_hidden_states_t5"),
-        one.first("cross_attention_dim_t5", "text_embed_dim_t5", *TEXT_WIDTH),
-    )
-    if one.first("cross_attention_dim_t5", "text_embed_dim_t5")
-    else None,
+    "encoder_hidden_states_t5": lambda one: (
+        one.random(
+            one.tokens("encoder_hidden_states_t5"),
+            one.first("cross_attention_dim_t5", "text_embed_dim_t5", *TEXT_WIDTH),
+        )
+        if one.first("cross_attention_dim_t5", "text_embed_dim_t5")
+        else None
+    ),
     "text_embedding_mask": _mask("encoder_hidden_states"),
     "text_embedding_mask_t5": _mask("encoder_hidden_states_t5"),
     "encoder_attention_mask": _states_mask,

@@ -1,10 +1,10 @@
 """A pipeline as one network: each part runs once, and a `Picture` says how often it runs in one call.
 
-    text encoders    once for each prompt, and once more for the negative one
-    denoiser         steps times, twice as often where guidance takes two passes
-    scheduler        steps times: guidance is mixed in, and the latents take a step
-    vae              once, once an image, or once a tile
-    image_processor  once: the images as numbers from 0 to 1, for the host
+text encoders    once for each prompt, and once more for the negative one
+denoiser         steps times, twice as often where guidance takes two passes
+scheduler        steps times: guidance is mixed in, and the latents take a step
+vae              once, once an image, or once a tile
+image_processor  once: the images as numbers from 0 to 1, for the host
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from neuralpower.networks.diffusion.pipelines import Pipeline, network_source
 from neuralpower.networks.inputs import InputRequest, Inputs
 
 VAE, SCHEDULER, PROCESSOR = "vae", "scheduler", "image_processor"
-TILE, OVERLAP = 512, 0.25  # pixels of a side of a decoder's tile, and the share of it that the next one repeats
+TILE, OVERLAP = (
+    512,
+    0.25,
+)  # pixels of a side of a decoder's tile, and the share of it that the next one repeats
 
 
 class Scheduler(nn.Module):
@@ -66,9 +69,9 @@ class Composed(nn.Module):
         self.scheduler = Scheduler()
         self.image_processor = ImageProcessor()
 
-    def forward(self, calls: Mapping[str, Mapping[str, Any]], guided: bool = False) -> Tensor:
+    def forward(self, calls: Mapping[str, Mapping[str, Any]], guided: bool = False) -> Any:
         """Role -> the keywords of its call."""
-        image = None
+        image: Any = None
         for role, arguments in calls.items():
             part = getattr(self, role)
             if role == VAE and "encoded" in arguments:
@@ -89,11 +92,11 @@ class Decoder(nn.Module):
         super().__init__()
         self.vae = vae
 
-    def forward(self, latents: Tensor) -> Tensor:
+    def forward(self, latents: Tensor) -> Any:
         return decoded(self.vae, latents)
 
 
-def decoded(vae: nn.Module, latents: Tensor) -> Tensor:
+def decoded(vae: nn.Module, latents: Tensor) -> Any:
     """The image [batch, channels, height, width] or the film of latents."""
     found = vae.decode(latents)  # type: ignore[operator]
     return found.sample if hasattr(found, "sample") else found[0]
@@ -145,7 +148,7 @@ def _text(pipeline: Pipeline, role: str, request: InputRequest) -> dict[str, Any
 
 
 def _tokens(pipeline: Pipeline, role: str, request: InputRequest) -> int:
-    """Tokens that an encoder reads: a prompt that is not padded has as many as are asked for."""
+    """Tokens that an encoder reads: a prompt that is not padded has as many as are requested."""
     stated = pipeline.defaults.get("texts", {}).get(role, pipeline.family.texts.get(role, 77))
     return int(stated if request.seq_len is None else min(stated, request.seq_len))
 
@@ -177,60 +180,59 @@ def _decodes(pipeline: Pipeline, picture: Picture, latents: Latents, request: In
 def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latents]:
     """What is made, and the latents of a pass of the denoiser; raises InputError for what cannot be made."""
     family, asked, notes = pipeline.family, request.asked_picture, list[str]()
-    defaults, config = pipeline.defaults, pipeline.parts.get(VAE, {})
-    steps = defaults.get("steps", family.steps) if asked.steps is None else asked.steps
+    steps = pipeline.defaults.get("steps", family.steps) if asked.steps is None else asked.steps
     if not 1 <= steps <= MOST_STEPS:
         raise InputError(f"--steps {steps}: from 1 to {MOST_STEPS:,}; write --steps {family.steps}")
     guidance = _guidance(pipeline, asked.guidance, notes)
-    images = asked.images or 1
-    ratio = family.ratio or spatial_ratio(config)
-    height = width = frames = length = None
-    if family.task == AUDIO:
-        _refuse(asked.resolution, f"--resolution: {pipeline.name} makes sounds; leave it out")
-        length = family.latent_length
-    else:
-        width, height = _size(pipeline, asked.resolution, ratio)
-    if family.task == VIDEO:
-        frames = _frames(pipeline, asked.frames, temporal_ratio(config))
-    else:
-        _refuse(asked.frames, f"--frames {asked.frames}: {pipeline.name} makes no films; leave it out")
-    batch = request.batch_size * images
-    passes = 2 if guidance and family.guided == PASSES else 1
-    doubled = batch * (2 if guidance and family.guided == BATCH else 1)
-    tokens = {
-        name: sum(_tokens(pipeline, role, request) - family.cropped.get(role, 0) for role in roles)
-        for name, roles in family.reads.items()
-    }
+    latents = _latents(pipeline, request)
+    doubles = guidance and family.guided == BATCH
+    prompts, images = request.batch_size, asked.images or 1
+    ratio, config = _ratio(pipeline), pipeline.parts.get(VAE, {})
     picture = Picture(
         family.task,
         steps,
         guidance,
-        request.batch_size,
+        prompts,
         images,
-        width or 0,
-        height or 0,
-        frames or 1,
-        times=_times(pipeline, steps, passes, guidance=guidance and family.guided != EMBEDDED),
+        (latents.width or 0) * ratio,
+        (latents.height or 0) * ratio,
+        ((latents.frames or 1) - 1) * temporal_ratio(config) + 1,
         denoisers=pipeline.denoisers,
-        batch=doubled,
+        batch=prompts * images * (1 + doubles),
         notes=tuple(notes),
     )
-    decodes = 1
-    if _sliced(picture, request):
-        decodes *= picture.made
-    if asked.tiling and height and width:
-        decodes *= _tiles(height) * _tiles(width)
-    picture = replace(picture, times={**picture.times, VAE: decodes})
-    latents = Latents(
-        doubled,
-        height // ratio if height else None,
-        width // ratio if width else None,
-        (frames - 1) // temporal_ratio(config) + 1 if frames else None,
-        length,
-        tokens,
-        conditions=family.conditions,
-    )
-    return picture, latents
+    passes = 2 if guidance and family.guided == PASSES else 1
+    times = _times(pipeline, steps, passes, guidance=guidance and family.guided != EMBEDDED)
+    times[VAE] = picture.made if _sliced(picture, request) else 1
+    if asked.tiling:
+        times[VAE] *= _tiles(picture.height) * _tiles(picture.width)
+    return replace(picture, times=times), replace(latents, batch=picture.batch)
+
+
+def _ratio(pipeline: Pipeline) -> int:
+    """Pixels of the result along a side of a latent."""
+    return pipeline.family.ratio or spatial_ratio(pipeline.parts.get(VAE, {}))
+
+
+def _latents(pipeline: Pipeline, request: InputRequest) -> Latents:
+    """The latents of one sample; raises InputError for sizes that cannot be made."""
+    family, asked, config = pipeline.family, request.asked_picture, pipeline.parts.get(VAE, {})
+    tokens = {
+        name: sum(_tokens(pipeline, role, request) - family.cropped.get(role, 0) for role in roles)
+        for name, roles in family.reads.items()
+    }
+    found = Latents(tokens=tokens, conditions=family.conditions)
+    if family.task == VIDEO:
+        frames = _frames(pipeline, asked.frames, temporal_ratio(config))
+        found = replace(found, frames=(frames - 1) // temporal_ratio(config) + 1)
+    else:
+        _refuse(asked.frames, f"--frames {asked.frames}: {pipeline.name} makes no films; leave it out")
+    if family.task == AUDIO:
+        _refuse(asked.resolution, f"--resolution: {pipeline.name} makes sounds; leave it out")
+        return replace(found, length=family.latent_length)
+    ratio = _ratio(pipeline)
+    width, height = _size(pipeline, asked.resolution, ratio)
+    return replace(found, height=height // ratio, width=width // ratio)
 
 
 def _sliced(picture: Picture, request: InputRequest) -> bool:

@@ -37,7 +37,9 @@ class Family:
     encodes: bool = False  # whether the autoencoder encodes a given image first
     ratio: int | None = None  # pixels of the result along a side of a latent, where not the decoder's
     latent_length: int | None = None  # of a sound
-    cropped: Mapping[str, int] = field(default_factory=dict)  # encoder -> tokens of a template cut off after it
+    cropped: Mapping[str, int] = field(
+        default_factory=dict
+    )  # encoder -> tokens of a template cut off after it
 
 
 SD = Family(steps=50, texts={"text_encoder": 77})
@@ -71,7 +73,9 @@ FAMILIES: Mapping[str, Family] = {
         conditions=1,
         encodes=True,
     ),
-    "ChromaPipeline": Family(steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2),
+    "ChromaPipeline": Family(
+        steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2
+    ),
     "PixArtAlphaPipeline": Family(steps=20, texts={"text_encoder": 120}, patch=2),
     "PixArtSigmaPipeline": Family(steps=20, texts={"text_encoder": 300}, patch=2),
     "SanaPipeline": Family(steps=20, texts={"text_encoder": 300}, size=(1024, 1024)),
@@ -113,15 +117,11 @@ FAMILIES: Mapping[str, Family] = {
         patch=2,
     ),
     "CogVideoXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
-    "LTXPipeline": Family(
-        task=VIDEO, steps=50, texts={"text_encoder": 128}, size=(704, 512), frames=161
-    ),
+    "LTXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 128}, size=(704, 512), frames=161),
     "MochiPipeline": Family(
         task=VIDEO, steps=64, texts={"text_encoder": 256}, size=(848, 480), frames=19, patch=2
     ),
-    "StableAudioPipeline": Family(
-        task=AUDIO, steps=100, texts={"text_encoder": 128}, latent_length=1024
-    ),
+    "StableAudioPipeline": Family(task=AUDIO, steps=100, texts={"text_encoder": 128}, latent_length=1024),
 }
 
 
@@ -141,13 +141,15 @@ def spatial_ratio(config: Mapping[str, Any]) -> int:
     """Pixels along a side of a latent, by the configuration of an autoencoder."""
     name = str(config.get("_class_name"))
     if name == "AutoencoderDC":
-        return 2 ** (len(config["decoder_block_out_channels"]) - 1)
+        return int(2 ** (len(config["decoder_block_out_channels"]) - 1))
     if name in ("AutoencoderKLWan", "AutoencoderKLQwenImage"):
         patch = config.get("patch_size") or 1
-        return int(config.get("scale_factor_spatial") or patch * 2 ** (len(config.get("dim_mult", [1] * 4)) - 1))
+        return int(
+            config.get("scale_factor_spatial") or patch * 2 ** (len(config.get("dim_mult", [1] * 4)) - 1)
+        )
     if name == "AutoencoderKLLTXVideo":
         patch = int(config.get("patch_size") or 4)
-        return patch * 2 ** sum(config.get("spatio_temporal_scaling", (True, True, True, False)))
+        return int(patch * 2 ** sum(config.get("spatio_temporal_scaling", (True, True, True, False))))
     if name == "AutoencoderKLHunyuanVideo":
         return int(config.get("spatial_compression_ratio") or 8)
     if name == "AutoencoderKLMochi":
@@ -162,7 +164,7 @@ def temporal_ratio(config: Mapping[str, Any]) -> int:
         return int(2 ** sum(config.get("temperal_downsample", (False, True, True))))
     if name == "AutoencoderKLLTXVideo":
         patch = int(config.get("patch_size_t") or 1)
-        return patch * 2 ** sum(config.get("spatio_temporal_scaling", (True, True, True, False)))
+        return int(patch * 2 ** sum(config.get("spatio_temporal_scaling", (True, True, True, False))))
     if name == "AutoencoderKLMochi":
         return 6
     return int(config.get("temporal_compression_ratio") or 4)

@@ -1,4 +1,4 @@
-"""What is asked of a pipeline of diffusion: sizes, steps, guidance, images; and what that comes to."""
+"""A request to a pipeline of diffusion: sizes, steps, guidance, images; and what that comes to."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Read = Callable[[str], Any]  # a path within a repository -> the value of its JS
 class Pipeline:
     """A published pipeline."""
 
-    name: str  # as it was asked for
+    name: str  # as it was requested
     kind: str  # class of the pipeline
     parts: Mapping[str, Mapping[str, Any]]  # role -> fields of its config.json, its class among them
     defaults: Mapping[str, Any] = field(default_factory=dict)  # that differ from the class's
@@ -58,7 +58,9 @@ class Pipeline:
 
 def described(name: str, config: Mapping[str, Any]) -> Pipeline:
     """The pipeline of an entry of the catalogue."""
-    parts = {role: value for role, value in config.items() if isinstance(value, Mapping) and role != "defaults"}
+    parts = {
+        role: value for role, value in config.items() if isinstance(value, Mapping) and role != "defaults"
+    }
     return Pipeline(name, str(config[CLASS]), parts, config.get("defaults", {}))
 
 
@@ -69,7 +71,9 @@ def indexed(name: str, index: Any, read: Read) -> Pipeline:
     never run.
     """
     if not isinstance(index, dict) or not isinstance(index.get(CLASS), str):
-        raise ModelError(f"{name}: its {INDEX} names no class of pipelines ({CLASS}); give a folder of diffusers")
+        raise ModelError(
+            f"{name}: its {INDEX} names no class of pipelines ({CLASS}); give a folder of diffusers"
+        )
     parts: dict[str, Mapping[str, Any]] = {}
     for role, value in index.items():
         if not isinstance(value, list) or len(value) != 2 or None in value or NO_NETWORK.fullmatch(role):
@@ -84,7 +88,7 @@ def indexed(name: str, index: Any, read: Read) -> Pipeline:
             model_class(kind)
         values = read(f"{role}/{CONFIG}")
         if not isinstance(values, dict):
-            raise ModelError(f"{name}: {role}/{CONFIG} is no JSON object; write the configuration again")
+            raise ModelError(f"{name}: {role}/{CONFIG} is not a JSON object; write the configuration again")
         named = {CLASS: kind.removeprefix(FLAX)} if library == "diffusers" else {"architectures": [kind]}
         parts[role] = {**values, **named}
     more = {name: index[name] for name in ("boundary_ratio",) if index.get(name) is not None}
@@ -115,7 +119,9 @@ def part_source(text: str, pipeline: Pipeline, role: str, overrides: Mapping[str
     return replace(found, construct=lambda dtype: Decoder(construct(dtype)), examples=inputs, pictures=True)
 
 
-def network_source(text: str, config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Source:
+def network_source(
+    text: str, config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Source:
     """A network by its configuration, of diffusers or of transformers; raises ModelError."""
     from neuralpower.networks.diffusion.classes import component_source
     from neuralpower.networks.transformers import described_source

@@ -29,7 +29,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def found(given: Given) -> tuple[Entry, str]:
-    """The entry, and the part of its pipeline that is asked for alone, if any; raises ModelError."""
+    """The entry, and the part of its pipeline that is requested alone, if any; raises ModelError."""
     whole, part = _split(given.location)
     entry = find_entry(whole)
     if part:

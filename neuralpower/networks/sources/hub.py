@@ -44,7 +44,7 @@ def hub(given: Given) -> Source:
 
 
 def pipeline_of(given: Given) -> Pipeline | None:
-    """The pipeline of a repository that has a model_index.json instead of a config.json; raises ModelError."""
+    """The pipeline of a repository that has a model_index.json and no config.json; raises ModelError."""
     words, at, revision = given.name.partition("@")
     name = "/".join(words.split("/")[:2]) + at + revision
     if file_of(name, CONFIG, optional=True) is not None and name == given.name:

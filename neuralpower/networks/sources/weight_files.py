@@ -97,7 +97,7 @@ def _described(path: Path) -> Path:
     found = (read_index if path.name.endswith(INDEX) else read_safetensors)(path)
     if pipeline := looks_like(found.tensors):
         raise ModelError(
-            f"{path}: holds {found.in_words()}, and looks like {pipeline}; write its name in place of the file"
+            f"{path}: holds {found.in_words()}, and looks like {pipeline}; write its name instead"
         )
     raise ModelError(
         f"{path}: holds {found.in_words()}, and names no architecture; put its config.json into that folder"
