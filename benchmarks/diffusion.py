@@ -1,4 +1,4 @@
-"""Whole generations of diffusers on one GPU against the product's answers: python -m benchmarks.diffusion PATH.
+"""Whole generations of diffusers on one GPU against predictions: python -m benchmarks.diffusion PATH.
 
 PATH holds served/diffusion.csv (Apache-2.0; ML.ENERGY Benchmark v3): images and videos by five pipelines on
 H100 and B200. Prints a Markdown table: the error of each GPU's seconds and watts, and how many bounds hold.

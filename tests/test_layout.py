@@ -57,9 +57,10 @@ PACKAGES: Mapping[str, str] = {
     """,
     "prediction": """
         beside case compose evaluate footprint generation images measured memory.engines memory.over_time
-        memory.peak memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
-        weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
-        explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict
+        memory.peak memory.snapshot on_gpu parallel prediction rows served_type several_devices shown
+        timeline tree weights request explore.compare explore.fit explore.gate explore.largest
+        explore.layouts explore.outcomes explore.phases explore.remedies explore.score explore.sweep
+        explore.verdict
     """,
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",

@@ -50,7 +50,7 @@ class Level(Part, frozen=True):
     factors: dict[str, Log]
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
-    # of a family whose devices were held out one by one, or of a device whose few networks were; None: the prior's
+    # of a family whose devices were held out, or of a device whose few networks were; None: the prior's
     doubt: Doubt | None = None
 
 

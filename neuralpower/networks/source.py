@@ -106,8 +106,8 @@ class Source:
         if not self.pictures and (given := request.asked_picture.asked):
             option = next(iter(given))
             raise InputError(
-                f"--{option} {given[option]}: {self.name} is not a pipeline of diffusion; leave it out, or take one "
-                "of `neuralpower models --task image`"
+                f"--{option} {given[option]}: {self.name} is not a pipeline of diffusion; leave it out, or "
+                "take one of `neuralpower models --task image`"
             )
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"

@@ -1,4 +1,4 @@
-"""The inputs of diffusers' networks: each parameter of a forward pass by its name, sized by the configuration.
+"""The inputs of diffusers' networks: each parameter of a forward pass by its name and the configuration.
 
 A network that stands alone gets latents of the size that its configuration states, else those of an image of
 1024 x 1024 or of a short film; a pipeline says all sizes.
@@ -68,7 +68,7 @@ def inputs_of(
         value = None if rule is None else rule(example)
         if value is None and needed:
             raise ModelError(
-                f"{type(module).__name__}: what its input {name!r} holds is not known; give inputs in Python: "
+                f"{type(module).__name__}: what its input {name!r} holds is not known; give it in Python: "
                 "neuralpower.predict(module, inputs)"
             )
         if value is not None:

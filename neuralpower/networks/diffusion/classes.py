@@ -1,4 +1,4 @@
-"""Classes of diffusers and the fields of a config.json -> modules, without weights and without others' code."""
+"""Classes of diffusers and the fields of a config.json -> modules; no weights, and no code of others."""
 
 from __future__ import annotations
 
