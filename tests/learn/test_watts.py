@@ -16,6 +16,7 @@ from neuralpower.learn.watts import (
     CACHE,
     PASSES,
     PRODUCTS,
+    TORCHS,
     WEIGHTS,
     Setting,
     as_set,
@@ -51,7 +52,7 @@ def estimated(columns: Layer, seconds: float) -> Estimates:
 
 def test_each_kind_of_work_has_constants_and_says_its_rows() -> None:
     law = shipped_watts()
-    assert law.works.keys() == {PRODUCTS, WEIGHTS, ATTENTION, CACHE, PASSES}
+    assert law.works.keys() == {PRODUCTS, WEIGHTS, ATTENTION, TORCHS, CACHE, PASSES}
     assert all(work.rows for work in law.works.values()) and law.source
 
 
