@@ -22,8 +22,10 @@ import pandas as pd
 import typer
 
 from benchmarks.gpu_runs import predictor_of
+from benchmarks.teachers.diffusion import GENERATORS, layers_of
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import NeuralPowerError
+from neuralpower.layers import Layer
 from neuralpower.learn.watts import idle_falls, shipped_watts, voltage
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.prediction import Prediction
@@ -160,6 +162,36 @@ def served(path: Path, architecture: str) -> list[Compared]:
     return found
 
 
+@functools.cache
+def _generator_layers(model: str, batch: int) -> Mapping[Layer, int]:
+    return layers_of(GENERATORS[model], batch)
+
+
+def diffusion(path: Path) -> Iterator[tuple[float, float]]:
+    """(Measured watts, predicted) of images and videos made on one GPU; needs diffusers.
+
+    A pass's kernels come one after the other; encoders and decoders draw as the denoiser does.
+    """
+    for row in rows_of(pd.read_csv(path / "served/diffusion.csv")):
+        if row.num_gpus != 1 or row.model_id not in GENERATORS:
+            continue
+        calls = _generator_layers(row.model_id, int(row.batch_size))
+        predictor = _predictor(DEVICES[row.gpu_model]).predictor
+        found, counts = predictor.estimate([*calls]), np.array([*calls.values()], dtype=float)
+        busy = counts * found.runtime_s
+        yield float(row.avg_power_watts), float(busy @ found.power_w / busy.sum())
+
+
+def diffusion_line(path: Path) -> str:
+    """The row of diffusion, whose watts alone are compared."""
+    try:
+        pairs = [*diffusion(path)]
+    except ImportError:
+        return "| diffusion | needs diffusers |"
+    errors = np.abs([said / measured - 1 for measured, said in pairs])
+    return f"| diffusion, one GPU | {len(pairs)} | - | {np.median(errors):.1%} / {errors.mean():.1%} | - |"
+
+
 def line(name: str, runs: Sequence[Compared]) -> str:
     """A row of the table of errors."""
     cells = []
@@ -276,6 +308,8 @@ def main(
                 print(line(name, runs()), flush=True)
             except NeuralPowerError as error:
                 print(f"| {name} | {error} |", flush=True)
+    if only.lower() in "diffusion":
+        print(diffusion_line(path), flush=True)
     print("\n| sweeps | n | error: median / mean |\n|---|---|---|")
     for name, lines in (("sweep of clocks", clocks), ("sweep of limits", limits)):
         if only.lower() in name:

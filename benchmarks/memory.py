@@ -27,9 +27,8 @@ from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe, settings_of
 from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 
 NEEDED, KEPT = "needed", "kept"

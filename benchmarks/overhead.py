@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from neuralpower.measure.cpu.timer import prepare_process
+from neuralpower.measure.meters import NullMeter
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.profiling.steps import Step, prepared, repeat
+from neuralpower.profiling.steps import Settings, Step, prepared, repeat
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.tracer import trace
 
@@ -41,7 +42,7 @@ def main() -> None:
             whole = frozenset((call.path, call.operator) for call in calls) if phase == "forward" else None
             step = Step(model.train(phase == "training"), inputs.args, inputs.kwargs, phase)
             with prepared(step, torch.device("cpu"), 0):
-                runs = repeat(step, CpuClock(), whole, warmup=1, repeats=6)
+                runs = repeat(step, CpuClock(), whole, Settings(warmup=1, repeat=6), NullMeter("not_asked"))
             clean, timed = runs.clean[""], runs.timed
             median = clean.quantile(0.5)
             factor = 1 + runs.instrumentation_s / median

@@ -6,6 +6,7 @@
     fit         does a network fit into memory; largest batch and context
     memory      peak memory alone, of a pass or a training step
     parallel    all layouts over several devices
+    rank        devices for a network, by throughput, energy, price or carbon
     score       rank thousands of candidates
     traffic     serve users at a rate: waiting times, and how many there can be
     plan        rank the devices that serve a rate and keep a promise
@@ -40,6 +41,7 @@ from neuralpower.api.functions import (
     plan,
     predict,
     profile,
+    rank,
     score,
     sweep,
     traffic,
@@ -78,6 +80,7 @@ __all__ = [
     "memory",
     "parallel",
     "predict",
+    "rank",
     "profile",
     "score",
     "plan",

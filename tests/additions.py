@@ -128,7 +128,7 @@ def meter() -> dict[str, Any]:
     counters.mkdir(parents=True)
     (counters / "energy1_input").write_text("2500000")
     found: Any = METERS["hwmon"]
-    with mock.patch.object(found, "for_device", lambda device: found(Path("hwmon"))):
+    with mock.patch.object(found, "for_device", lambda device: found("cpu", Path("hwmon"))):
         (reading,) = open_meter("hwmon", "cpu").read()
     return {
         "listed": [m["name"] for m in printed("devices")["meters"]],

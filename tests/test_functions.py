@@ -28,7 +28,7 @@ from neuralpower.prediction import request
 ROOT = Path(__file__).parent.parent
 NAMES = (
     *("calibrate", "compare", "dataset", "evaluate", "fit", "gate", "load", "memory", "parallel", "predict"),
-    *("plan", "profile", "score", "sweep", "traffic", "train"),
+    *("plan", "profile", "rank", "score", "sweep", "traffic", "train"),
 )
 MOST_PARAMETERS = 8
 

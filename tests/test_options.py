@@ -24,7 +24,8 @@ from neuralpower.trace.memory_formats import FORMATS
 
 ASKING = {  # command -> (its table, that of the function)
     "predict": (output.Predict, options.Predicting),
-    "compare": (output.Compare, options.Options),
+    "compare": (output.Compare, options.Comparing),
+    "rank": (output.Rank, options.Standings),
     "fit": (output.Fit, options.Fitting),
     "gate": (output.Gate, options.Gating),
     "sweep": (output.Sweep, options.Sweeping),

@@ -16,6 +16,7 @@ from neuralpower.ask.options import (
     Planning,
     Predicting,
     Serving,
+    Standings,
     Sweeping,
 )
 from neuralpower.ask.spread import device_in
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.explore.fit import Fit
     from neuralpower.prediction.explore.gate import Gate
     from neuralpower.prediction.explore.layouts import Layouts
+    from neuralpower.prediction.explore.rank import Ranking
     from neuralpower.prediction.explore.score import Score
     from neuralpower.prediction.explore.sweep import Sweep
     from neuralpower.prediction.memory.peak import Memory
@@ -285,6 +287,32 @@ def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[
     if given.get("devices") is None:
         raise InputError("parallel: --devices says which devices there are; give --devices 8xh100-sxm")
     return chosen(device_in(given), predictor).parallel(model, **options)
+
+
+@documented(Standings, "rank")
+def rank(
+    model: Model, *, device: Device | Sequence[Device] | None = None, **options: Unpack[Standings]
+) -> Ranking:
+    """Rank devices for a network by throughput, energy, price or carbon; none of them is needed.
+
+    Args:
+        model: same as in `predict`.
+        device: one, or a list of them; by default all with a spec sheet or a predictor.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: same as `predict`; or a ranking by a price or carbon that no option gives.
+
+    Example:
+        >>> import neuralpower
+        >>> found = neuralpower.rank("zoo:deep_mnist", device=["t4", "h100"], by="energy")
+        >>> [one.rank for one in found.devices]
+        [1, 2]
+    """
+    from neuralpower.api.ranked import asked_rank
+
+    return asked_rank(model, device, keywords("option of rank", options, Standings, "rank"))
 
 
 @documented(Serving, "traffic")

@@ -40,11 +40,12 @@ from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.footprint import footprint_of
+from neuralpower.prediction.footprint import footprint_of, terms_in
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
+from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_in, request_of, run_of
 from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
@@ -205,20 +206,23 @@ def predicted(
     with explained(inputs, answered):
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
-    found = replace(found, footprint=footprint_of(found, options))
+    footprint = footprint_of(found, options)
+    doubtful = () if footprint is None else footprint.warnings
+    found = replace(found, footprint=footprint, warned=(*found.warned, *doubtful))
     return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
     """Networks predicted, and measured on this CPU; raises InputError."""
-    from neuralpower.prediction.evaluate import evaluate
+    from neuralpower.prediction.evaluate import evaluate, metered
 
     requests = []
     for network in map(as_network, models):
         dtype, _ = dtype_for(network, options.get("dtype"), predictor)
         requests.append(request_of(network, options, dtype=dtype))
         requests[-1].check(predictor)
-    return evaluate(requests, predictor, rounds=rounds, threads=host.read_cpu().cores)
+    with metered("cpu", bool(options.get("energy"))) as meter:
+        return evaluate(requests, predictor, rounds=rounds, threads=host.read_cpu().cores, meter=meter)
 
 
 def compared(
@@ -245,6 +249,7 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     request, grids, served = grids_of(network, options, known)
     memory = options.get("memory")
     found = joined([sweep_grid(request, those, lists) for lists, those in grids])
+    served = (*terms_in(options).warnings, *served)
     return replace(found, notes=(*served, *found.notes, *filter(None, [memory and reading(memory)])))
 
 
@@ -333,6 +338,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
     request = request_of(network, one, dtype=dtype, batch_size=1)
     if request.phase.lengths is not None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
+    price = options.get("price")
     found = layouts(
         Wanted(
             request,
@@ -341,7 +347,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
             bool(options.get("sequence_parallel")),
             options.get("schedule", "1f1b"),
             options.get("by", "throughput"),
-            options.get("price"),
+            None if price is None else price_of(price, options.get("currency"), predictor.device).per_hour,
         ),
         predictor,
     )

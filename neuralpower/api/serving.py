@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,23 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
+from neuralpower.files.paths import is_file
 from neuralpower.layers.base import torch_dtype
+from neuralpower.learn.settings import set_to
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.footprint import terms_in
+from neuralpower.prediction.prices import NoPrice, by_name, price_of
 from neuralpower.serving.deployment import deployed
 from neuralpower.serving.load import targets_of
 from neuralpower.serving.plan import Plan, plan
 from neuralpower.serving.results import read_result
-from neuralpower.serving.traffic import AUTO, Traffic, served_at
+from neuralpower.serving.traffic import AUTO, Traffic, served_at, with_footprint
 from neuralpower.serving.workload import Workload, requested
 
 POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fraction_static "
 POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
 LINK = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GiB/s|MB/s)")
 UNITS = {"GB/s": 1e9, "GiB/s": 2.0**30, "MB/s": 1e6}
-PRICE = re.compile(r"\$?(\d+(?:\.\d+)?)(?:/h)?")
 OVERLAPS_SINCE = (0, 14)  # vLLM's asynchronous scheduling is the default
 ACCEPTANCE = 0.7  # usual of three tokens that a trained head drafts (Li et al., EAGLE, 2024)
 
@@ -55,14 +59,19 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
     for name, least in (("replicas", 1), ("prefill_replicas", 0)):
         if given.get(name, least) < least:
             raise InputError(f"--{name.replace('_', '-')} {given[name]}: {least} or more")
+    terms = terms_in(options)
+    trained = chosen(cluster.spec.slug, predictor).predictor
+    price = None
+    if terms.price is not None:
+        price = price_of(terms.price, terms.currency, trained.device).per_hour
     deployment = deployed(
         model,
-        chosen(cluster.spec.slug, predictor).predictor,
+        set_to(trained, given.get("power_limit"), given.get("clock")),
         layout=layout,
         cluster=None if layout.alone else cluster,
         longest=_longest(model, workload, given.get("draft_tokens", 0)),
         prefills=given.get("prefill_replicas", 0),
-        price=_price(given.get("price")),
+        price=price,
         **_deployed(given),
     )
     found = served_at(
@@ -74,6 +83,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         curve=_curve(given.get("curve")),
         find=bool(targets) and not comes and listed is None,
     )
+    found = with_footprint(found, terms, workload)
     if result is None:
         return found
     return replace(found, tool=result.tool, compared=result.against(found.value))
@@ -111,14 +121,13 @@ def asked_plan(model: str, options: Given) -> Plan:
         drawn = {**{"requests": 400}, **drawn, "rate": 1.0}
     workload = requested(**drawn)
     dtype = given.get("dtype")
-    prices = given.get("price", {})
     return plan(
         model,
         workload,
         rate,
         targets_of(given["sla"]),
         [(spec, chosen(spec.slug).predictor) for spec in specs],
-        prices={find_spec(name).slug: price for name, price in _prices(prices).items()},
+        prices=_prices(given.get("price", {}), [spec.slug for spec in specs]),
         degrees=texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks"),
         apart=given.get("apart", False),
         by=given.get("by", "devices"),
@@ -184,32 +193,20 @@ def _link(given: Any) -> float | None:
     return float(found[1]) * UNITS[found[2]]
 
 
-def _price(given: Any) -> float | None:
-    """Price of a device for an hour; raises InputError."""
-    if given is None:
-        return None
-    found = PRICE.fullmatch(str(given).strip())
-    if found is None or not 0 < float(found[1]) < float("inf"):
-        raise InputError(f"--price {given}: what a device costs for an hour, above 0; write 2.49/h")
-    return float(found[1])
-
-
-def _prices(given: Any) -> dict[str, float]:
-    """Prices by device; raises InputError."""
-    if isinstance(given, Mapping):
-        return {name: _price(price) or 0.0 for name, price in given.items()}
-    if (path := Path(str(given))).is_file():
-        given = ",".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    prices: dict[str, float] = {}
-    for part in texts.names(given, "price") or ():
-        name, equals, value = part.partition("=")
-        found = PRICE.fullmatch(value.strip())
-        if not equals or found is None or not float(found[1]):
-            raise InputError(f"--price {part}: a device and what it costs for an hour; write h100-sxm=2.49")
-        if name in prices:
-            raise InputError(f"--price: {name} has two prices; leave one out")
-        prices[name] = float(found[1])
-    return prices
+def _prices(given: Any, devices: Sequence[str]) -> dict[str, float]:
+    """Prices of those devices that have one, by slug; raises InputError."""
+    if isinstance(given, str) and not is_file(given):
+        given = by_name(given)
+    if isinstance(given, Mapping):  # each is checked, also those of other devices
+        return {
+            (slug := find_spec(name).slug): price_of({name: price}, None, slug).per_hour
+            for name, price in given.items()
+        }
+    found = {}
+    for slug in devices:
+        with contextlib.suppress(NoPrice):
+            found[slug] = price_of(given, None, slug).per_hour
+    return found
 
 
 def _curve(given: Any) -> Any:

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, ge
 from typing_extensions import TypedDict
 
 from neuralpower.ask import words
-from neuralpower.ask.panels import COST, ENGINE, IMAGES, INPUT, LANGUAGE, OUTPUT, SEVERAL, TARGET, TRAINING
+from neuralpower.ask.panels import (
+    COST,
+    ENGINE,
+    IMAGES,
+    INPUT,
+    LANGUAGE,
+    MEASURING,
+    OUTPUT,
+    SEVERAL,
+    TARGET,
+    TRAINING,
+)
 from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
 
 if TYPE_CHECKING:
@@ -51,6 +62,10 @@ def _dtype(text: str) -> str | None:
 
 def _cast(text: str) -> str | None:
     return text if full_name(text) in AUTOCAST_DTYPES else None
+
+
+def _standing(text: str) -> str | None:
+    return {"samples/s": "tokens/s", "throughput": "tokens/s", "latency": "tokens/s"}.get(text)
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,10 @@ class Device(TypedDict, total=False):
                 "sweep": {
                     "help": "One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, "
                     "or cpu."
+                },
+                "rank": {
+                    "help": "Devices to rank, with commas: h100,l40s; default: all with a sheet or a "
+                    "predictor."
                 },
             },
         ),
@@ -422,7 +441,10 @@ class Footprints(TypedDict, total=False):
         float | None, Option("Watts of the node besides its devices, for each device.", COST)
     ]
     pue: Annotated[float | None, Option("Energy of the site over that of its computers: 1.2.", COST)]
-    price: Annotated[str | None, Option("Price of a device for an hour: 2.49/h, or a file of prices.", COST)]
+    price: Annotated[
+        str | float | Mapping[str, float] | None,
+        Option("Price of a device for an hour: 2.49/h, h100=2.49,l40s=0.79, or a file of prices.", COST),
+    ]
     currency: Annotated[str | None, Option("Currency of --price; default: USD.", COST)]
     region: Annotated[
         str | None, Option("Country whose electricity is used: DE, FRA; gives the carbon.", COST)
@@ -431,6 +453,11 @@ class Footprints(TypedDict, total=False):
         str | None,
         Option("g CO2e per kWh: 350; or a table of electricityMaps or WattTime.", COST),
     ]
+
+
+class Run(TypedDict, total=False):
+    """How much is trained."""
+
     tokens: Annotated[float | None, Option("training: tokens of the whole run, for its kWh.", COST)]
 
 
@@ -727,7 +754,7 @@ class Deployed(TypedDict, total=False):
     ]
 
 
-class Serving(Drawn, Deployed, total=False):
+class Serving(Drawn, Deployed, Set, Footprints, total=False):
     """Keywords of `traffic`."""
 
     rate: Annotated[float | None, Option("Requests per second, drawn as a Poisson process.")]
@@ -750,9 +777,6 @@ class Serving(Drawn, Deployed, total=False):
         int, Option("Further replicas that read the prompts, and send the caches on.", SEVERAL, default=0)
     ]
     curve: Annotated[Sequence[float] | str | None, Option("Rates to show besides: 1,2,4,8; or auto.", OUTPUT)]
-    price: Annotated[
-        float | str | None, Option("Price of a device for an hour, in any currency: 2.49/h.", OUTPUT)
-    ]
     compare: Annotated[
         Path | str | None,
         Option(
@@ -779,12 +803,28 @@ class Planning(Drawn, Deployed, total=False):
     ]
     price: Annotated[
         Mapping[str, float] | str | None,
-        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency.", OUTPUT),
+        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency, or a file.", OUTPUT),
     ]
     executor: Annotated[
         str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
     ]
     keep: Annotated[Path | str | None, Option("Keep what is done in this file, and resume from it.", OUTPUT)]
+
+
+class Standing(TypedDict, total=False):
+    """What devices are ranked by."""
+
+    by: Annotated[
+        str,
+        Option(
+            "What ranks them; price needs --price, carbon --region or --carbon-intensity",
+            OUTPUT,
+            "tokens/s",
+            what="ranking",
+            words=words.STANDINGS,
+            meant=_standing,
+        ),
+    ]
 
 
 class Ranking(TypedDict, total=False):
@@ -797,7 +837,7 @@ class Ranking(TypedDict, total=False):
             "What ranks them; cost needs --price", OUTPUT, "throughput", what="ranking", words=words.RANKED
         ),
     ]
-    price: Annotated[float | None, Option("Price of a device for an hour; gives the cost.", OUTPUT)]
+    price: Annotated[str | float | Mapping[str, float] | None, options_of(Footprints)["price"]]
 
 
 # ---- of Python and the command line ----
@@ -817,8 +857,16 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Stepped, Served, Coverage, Footprints, total=False):
+class Predicting(Options, Stepped, Served, Coverage, Footprints, Run, total=False):
     """Keywords of `predict`."""
+
+
+class Comparing(Options, Footprints, Run, total=False):
+    """Options of the command `compare`; Python's function has those of `predict`."""
+
+
+class Standings(Options, Footprints, Standing, total=False):
+    """Keywords of `rank`."""
 
 
 class Gating(Options, Served, Limits, Strict, total=False):
@@ -845,6 +893,8 @@ class Explaining(TypedDict, total=False):
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):
     """Keywords of `evaluate`."""
 
+    energy: Annotated[bool, _flag("Measure watts and joules, too, where a power meter works.", MEASURING)]
+
 
 Numbers = Sequence[int] | str | None
 Dtypes = Sequence[OneDtype] | str | None
@@ -858,6 +908,7 @@ class Sweeping(
     Ways,
     Set,
     Room,
+    Footprints,
     Degrees[Numbers],
     Layouts,
     total=False,

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from neuralpower.ask import words
 from neuralpower.ask.options import (
+    Comparing,
     Device,
     Evaluating,
     Explaining,
@@ -17,11 +18,11 @@ from neuralpower.ask.options import (
     Laying,
     Limits,
     Option,
-    Options,
     Planning,
     Predicting,
     Room,
     Serving,
+    Standings,
     Sweeping,
     Trained,
 )
@@ -53,6 +54,7 @@ class Top(TypedDict, total=False):
                 "parallel": {"default": 15},
                 "score": {"default": 20},
                 "explain": {"default": 15},
+                "rank": {"default": 15},
             },
         ),
     ]
@@ -120,7 +122,7 @@ class Predict(Device, Trained, Predicting, Limits, View, Top, Output, Lines, Plo
     trace_file: Annotated[Path | None, Option("Write the timeline for ui.perfetto.dev to this file.", OUTPUT)]
 
 
-class Compare(Device, Trained, Options, Output, Plot, total=False):
+class Compare(Device, Trained, Comparing, Output, Plot, total=False):
     """The command `compare`."""
 
 
@@ -133,6 +135,10 @@ class Gate(Device, Trained, Gating, Output, total=False):
     github: Annotated[
         bool, Option("Print annotations for a GitHub workflow after the report.", OUTPUT, default=False)
     ]
+
+
+class Rank(Device, Standings, Top, Output, Plot, total=False):
+    """The command `rank`."""
 
 
 class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):

@@ -31,6 +31,7 @@ TABLES = tuple(  # of a dataset: layer kinds, and whole networks
     reduction scan softmax network
     """.split()
 )
+STANDINGS = ("tokens/s", "energy", "price", "carbon")  # what devices are ranked by
 SCORES = ("latency", "energy", "memory")
 LEARNERS = ("hybrid", "lasso")
 BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, besides predictors

@@ -77,9 +77,9 @@ def _listed(words: Words) -> Sequence[str]:
 
 def power_meters() -> tuple[str, ...]:
     """Names of power meters, and the values for any meter and for none."""
-    from neuralpower.measure.meters import CHOICES, METERS
+    from neuralpower.measure.meters import CHOICES, known_meters
 
-    return (*CHOICES, *METERS)
+    return (*CHOICES, *known_meters())
 
 
 def measured_choice(help: str) -> Any:

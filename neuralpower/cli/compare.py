@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ from neuralpower.files.stages import stage
 if TYPE_CHECKING:
     from neuralpower.devices.cluster import Cluster
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.prediction.explore.compare import Side
+    from neuralpower.prediction.explore.compare import Comparison, Side
 
 app = Typer()
 
@@ -70,16 +70,11 @@ def compare(
     if asked["plot"] is not None:
         draw(comparison_page(found, sides), asked["plot"])
 
-    def rows(cell: Callable[[float], Any] = float) -> Rows:
-        times = ((found.a, found.a_s), (found.b, found.b_s))
-        body = [[name, *map(cell, (time.value, time.low, time.high))] for name, time in times]
-        return [["name", "runtime_s", "low_s", "high_s"], *body]
-
     answer = Answer(
         title=f"{found.a} against {found.b}",
         table=lambda: comparison_table(found, marked=True),
         json=found.to_json,
-        rows=rows,
+        rows=lambda: _rows(found),
         lead=lambda: [*warning_lines(found.warnings), *comparison_table(found).splitlines()[-1:]],
         page=lambda: comparison_page(found, sides),
         warnings=found.warnings,
@@ -87,11 +82,22 @@ def compare(
     give(answer, form, asked["out"])
 
 
+def _rows(found: Comparison) -> Rows:
+    """A row for each side: its time, and what it takes where options request that."""
+    from neuralpower.report.explored import footprint_columns
+
+    names, cells = footprint_columns(found)
+    sides = zip((found.a, found.b), (found.a_s, found.b_s), cells, strict=True)
+    body = [[name, time.value, time.low, time.high, *more] for name, time, more in sides]
+    return [["name", "runtime_s", "low_s", "high_s", *names], *body]
+
+
 def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.learn.settings import set_to
     from neuralpower.prediction.case import predict_request
     from neuralpower.prediction.explore.compare import Side, earlier
+    from neuralpower.prediction.footprint import footprint_of
     from neuralpower.prediction.request import phase_in, request_of, run_of
 
     phase = phase_in(asked).name
@@ -119,6 +125,7 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
         request = request_of(model, options, dtype=dtype)
         request.check(trained)
         prediction, _ = predict_request(request, trained)
+        prediction = replace(prediction, footprint=footprint_of(prediction, asked))
         label = request.label + (f" {request.way}" if request.way != "forward" else "")
         if "@" in a + b:
             label += f" on {trained.name}"

@@ -76,7 +76,7 @@ def _machine() -> Answer:
         gpus, missing = list_gpus(), None
     except MeterUnavailable as error:
         gpus, missing = [], error
-    meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
+    meters = _meters(["cpu", *(gpu.uuid for gpu in gpus), *_other_gpus()], missing)
     tried = ("device", "works", "reason", "text")
     shown = ("device", "dtypes", "phases")
     data = {
@@ -96,7 +96,8 @@ def _machine() -> Answer:
         rows.append(("gpu", "none", f"{missing or 'the NVIDIA driver lists no GPU'}"))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
-        rows.append(("meter", f"{meter.meter} of {meter.device}", f"{verdict}: {meter.text}"))
+        name = f"{meter.meter} of {meter.device}" if meter.device else meter.meter
+        rows.append(("meter", name, f"{verdict}: {meter.text}"))
     for name, p in found.items():
         rows.append(("predictor", name, ", ".join((p.device, *p.dtypes, *p.phases))))
     rows += [("predictor", "no", str(unreadable)) for unreadable in refused]
@@ -112,14 +113,30 @@ def _machine() -> Answer:
     )
 
 
+def _other_gpus() -> list[str]:
+    """Devices besides CPUs and GPUs that NVML lists, where there is a meter that sees them."""
+    from neuralpower.measure.meters import absence, known_meters
+
+    sees = {name: getattr(meter, "sees", ()) for name, meter in known_meters().items()}
+    found = (f"{sort}:0" for name, sorts in sees.items() if not absence(name) for sort in sorts)
+    return [*dict.fromkeys(device for device in found if device != "cpu:0")]
+
+
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
     """The status of each meter on each device; one line for NVML if it lists no GPU."""
-    from neuralpower.measure.meters import METERS, MeterStatus, meter_status
+    from neuralpower.measure.meters import MeterStatus, absence, known_meters, meter_status, plugged
 
-    tried = [meter_status(name, device) for device in devices for name in METERS]
+    names = known_meters()
+    tried = [meter_status(name, device) for device in devices for name in names]
     if missing is not None:
         tried.append(MeterStatus("nvml", "cuda", missing.reason, str(missing)))
-    return [status for status in tried if status is not None]
+    found = [status for status in tried if status is not None]
+    seen = {status.meter for status in found}
+    for name in names:
+        if name not in seen:
+            why = absence(name) or f"it sees none of {', '.join(devices)}"
+            found.append(MeterStatus(name, "", "no_meter", why))
+    return [*found, *(MeterStatus(name, "", "plugin", why) for name, why in plugged().items())]
 
 
 def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:

@@ -56,6 +56,8 @@ def evaluate(
 ) -> None:
     """Compare predictions with measurements: networks run here, or a CSV file."""
     if asked["measured"] is not None:
+        if asked["energy"]:
+            raise InputError("--energy: is measured in a run here; leave it or --measured out")
         _compare(models or (), asked, asked["measured"])
         return
     if not models:
@@ -118,7 +120,9 @@ def _on_cpu(
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on this CPU."""
     from neuralpower.devices.host import read_cpu
+    from neuralpower.measure.meters import NullMeter
     from neuralpower.prediction.evaluate import evaluate as run
+    from neuralpower.prediction.evaluate import metered
 
     cpu = read_cpu()
     trained = parsing.predictor(asked["predictor"])
@@ -126,7 +130,10 @@ def _on_cpu(
     apart = _without_extensions(trained.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
-    return trained, run(cases, trained, rounds=asked["rounds"], threads=cpu.cores, **how)
+    with metered("cpu", asked["energy"]) as meter:
+        if isinstance(meter, NullMeter):
+            tell(f"Warning: no energy is measured: {meter.text}")
+        return trained, run(cases, trained, rounds=asked["rounds"], threads=cpu.cores, meter=meter, **how)
 
 
 def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
@@ -146,9 +153,9 @@ def _on_gpu(
     from neuralpower.measure import rig as rigs
     from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
 
-    rig = rigs.open_rig(str(asked["device"]), "none", read_cpu().cores)
+    rig = rigs.open_rig(str(asked["device"]), "auto" if asked["energy"] else "none", read_cpu().cores)
     trained = parsing.predictor(asked["predictor"]) if asked["predictor"] else predictor_of(rig)
-    return trained, evaluate_on(rig, _typed(asked, cases, trained), trained, **how)
+    return trained, evaluate_on(rig, _typed(asked, cases, trained), trained, energy=asked["energy"], **how)
 
 
 def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Sequence[Request]:

@@ -154,8 +154,19 @@ class DeviceSpec:
 
 def known_specs() -> dict[str, Path]:
     """Shipped sheets by slug."""
+    return dict(_shipped())
+
+
+@functools.cache
+def _shipped() -> dict[str, Path]:
     folder = Path(str(importlib.resources.files("neuralpower"))) / "devices" / "specs"
     return {file.stem: file for file in sorted(folder.glob("*.json"))}
+
+
+@functools.cache
+def specs_of(name: str) -> tuple[str, ...]:
+    """The slugs of the shipped sheets that a name in any usual spelling may be of."""
+    return tuple(matching(name, labels_of_specs()))
 
 
 def find_spec(name: str) -> DeviceSpec:
@@ -163,8 +174,7 @@ def find_spec(name: str) -> DeviceSpec:
 
     Raises InputError where none fits, and where several do, which it lists.
     """
-    labels = labels_of_specs()
-    found = matching(name, labels)
+    labels, found = labels_of_specs(), specs_of(name)
     if len(found) == 1:
         return read_spec(known_specs()[found[0]])
     if found:

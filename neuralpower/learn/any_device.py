@@ -21,6 +21,7 @@ from neuralpower.devices.spec import (
     known_spec,
     known_specs,
     labels_of_specs,
+    specs_of,
 )
 from neuralpower.dtypes import floats_of, full_name
 from neuralpower.errors import InputError
@@ -160,10 +161,12 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], Law | None, list[str]]:
     The one with its name first, then others whose names begin with it.
     """
     labels = {**labels_of_specs(), spec.slug: (spec.name, *spec.aliases)}  # a user's sheet is not shipped
+    shipped = labels == labels_of_specs()
     named = [
         name
         for name in known_predictors()
-        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]
+        if name.startswith(f"{spec.slug}-")
+        or [*(specs_of(name) if shipped else matching(name, labels))] == [spec.slug]
     ]
     found, refused = readable(sorted(named, key=lambda name: (len(name), name)))
     sheets = {name: known_spec(one.device) for name, one in found.items() if one.hardware is not None}

@@ -92,7 +92,7 @@ def _clock(text: str, predictor: Predictor) -> float:
         raise InputError(f"clock {text!r}: the sheet of {predictor.device} states no clock; leave it out")
     hertz = float(match.group(1)) * HERTZ[match.group(2)]
     steps = (highest - hertz) / CLOCK_STEP_HZ
-    if hertz > highest or abs(steps - round(steps)) > 0.1:
+    if hertz > highest or abs(steps - round(steps)) > 0.03:
         below = highest - CLOCK_STEP_HZ * max(int(-(-steps // 1)), 1 if hertz > highest else 0)
         near = " and ".join(f"{(below + more) / 1e6:g}MHz" for more in (0.0, CLOCK_STEP_HZ))
         raise InputError(

@@ -58,9 +58,31 @@ def predict(
         PredictorError: the predictor was not trained on the dtype or phase.
         InputError, ModelError: as `follow`.
     """
+    question = served(asked, predictor, question)
+    return priced(followed(asked, question), predictor, question, model=model, margin=margin, seen=seen)
+
+
+def served(asked: Asked, predictor: Predictor, question: Question) -> Question:
+    """The question with weights as the device runs them; raises PredictorError and InputError."""
     check(predictor, question)
-    question = with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
-    found = follow(asked, question if question.layout.alone else one_micro_batch(question))
+    return with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
+
+
+def followed(asked: Asked, question: Question) -> Followed | Grown:
+    """What is followed for a question, on one device or several; raises as `follow`."""
+    return follow(asked, question if question.layout.alone else one_micro_batch(question))
+
+
+def priced(
+    found: Followed | Grown,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
+) -> tuple[Prediction, Trace]:
+    """The prediction of what was followed, with its memory next to the device's; `seen` as in `predict`."""
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)

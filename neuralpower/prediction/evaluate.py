@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,10 @@ from neuralpower.layers.call import Call
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure import NETWORK_ROUNDS
+from neuralpower.measure.calls import settings_of
 from neuralpower.measure.cpu.timer import Sentinel, Timing, prepare_process, time_calls
+from neuralpower.measure.meters import PowerMeter, open_meter
+from neuralpower.measure.power.energy import measure_power
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import GENERATE
@@ -57,6 +60,24 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Watts and joules of a network while it was repeated; None where the meter gave none."""
+
+    power_w: float | None
+    energy_j: float | None  # of one pass or step
+    source: str
+    scope: str | None
+    reason: str | None  # why there are none
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Drawn:
+        """From the power columns of a dataset's row."""
+        names = ("power_w", "energy_j", "power_source", "power_scope", "power_reason")
+        power_w, energy_j, source, scope, reason = (row.get(name) for name in names)
+        return cls(power_w, energy_j, source or "none", scope, reason)
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """One network predicted and measured."""
 
@@ -69,6 +90,7 @@ class Evaluation:
     parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step, by its parts
     over: float | None = None  # sentinel's time over its usual time; None where that is not known
     too_slow: float | None = None  # the same, where it is more than for 95 % of the predictor's networks
+    drawn: Drawn | None = None  # None: not requested
 
     @property
     def measured_s(self) -> float:
@@ -117,10 +139,13 @@ def evaluate(
     *,
     rounds: int = NETWORK_ROUNDS,
     threads: int | None = None,
+    meter: PowerMeter | None = None,
     show: Callable[[str], None] = lambda text: None,
     refused: Callable[[Request, InputError], None] | None = None,
 ) -> list[Evaluation]:
     """Predict, then measure each, of one phase; `refused` gets what cannot be built or run.
+
+    With an open `meter`, each is repeated once more for its power.
 
     Where the predictor was trained on this machine, networks measured in slow periods are measured again at
     the end: periods slower than others of the run, or than for 95 % of the predictor's networks.
@@ -133,7 +158,7 @@ def evaluate(
         if request.phase.name == GENERATE:
             way = "choose --phase prefill and decode"
             raise InputError(f"{request.label}: a whole generation is not measured; {way}")
-    run = _Run(requests, predictor, rounds, show, refused)
+    run = _Run(requests, predictor, rounds, show, refused, meter)
     run.predict()
     prepare_process(threads or torch.get_num_threads())
     run.prepare()
@@ -149,6 +174,16 @@ def evaluate(
     return list(results.values())
 
 
+@contextlib.contextmanager
+def metered(device: str, energy: bool) -> Iterator[PowerMeter | None]:
+    """An open meter of a device while the block runs; None where no energy is requested."""
+    if not energy:
+        yield None
+        return
+    with contextlib.closing(open_meter("auto", device)) as meter:
+        yield meter
+
+
 @dataclass
 class _Run:
     """Networks that are predicted, and measured in turn."""
@@ -158,6 +193,7 @@ class _Run:
     rounds: int
     show: Callable[[str], None]
     refused: Callable[[Request, InputError], None] | None
+    meter: PowerMeter | None = None
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
 
     def refuse(self, request: Request, error: InputError) -> None:
@@ -204,7 +240,19 @@ class _Run:
                     continue
                 parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
                 found[i] = self.evaluation(i, timing, parts)
+                if self.meter is not None:
+                    found[i] = replace(found[i], drawn=self.drawn(calls[i]))
         return found
+
+    def drawn(self, call: Call) -> Drawn:
+        """The power of a call that is repeated."""
+        assert self.meter is not None
+
+        def once() -> None:
+            with settings_of(call):
+                call()
+
+        return Drawn.of_row(measure_power(once, self.meter).to_row())
 
     def built(self, group: Sequence[int]) -> tuple[dict[int, Call], dict[int, TrainingStep]]:
         """The group's calls, and the training steps that they may be; what cannot be built is refused."""

@@ -18,7 +18,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.rig import POISONED, Rig
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.prediction.case import predict_request
-from neuralpower.prediction.evaluate import Evaluation, beside_baselines, built
+from neuralpower.prediction.evaluate import Drawn, Evaluation, beside_baselines, built
 from neuralpower.prediction.request import Request
 from neuralpower.trace.question import EAGER
 
@@ -46,10 +46,11 @@ def evaluate_on(
     requests: Sequence[Request],
     predictor: Predictor,
     *,
+    energy: bool = False,
     show: Callable[[str], None] = lambda text: None,
     refused: Callable[[Request, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict and measure each network in turn; `refused` gets each that fails.
+    """Predict and measure each network in turn, `energy` too; `refused` gets each that fails.
 
     Raises:
         InputError: without `refused`, the errors that it would get.
@@ -61,13 +62,15 @@ def evaluate_on(
         eager = replace(request, run=request.run or EAGER)
         try:
             prediction, _ = predict_request(eager, predictor)
-            timing = _measured(rig, _call(eager, rig), eager)
+            call = _call(eager, rig)
+            timing = _measured(rig, call, eager)
+            drawn = Drawn.of_row(rig.power(call)) if energy else None
         except InputError as error:
             if refused is None:
                 raise
             refused(request, error)
             continue
-        found.append(beside_baselines(request, prediction, timing, predictor, slowdown=1.0))
+        found.append(beside_baselines(request, prediction, timing, predictor, slowdown=1.0, drawn=drawn))
     return found
 
 

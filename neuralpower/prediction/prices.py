@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neuralpower.devices.names import folded
-from neuralpower.devices.spec import known_spec
-from neuralpower.errors import InputError
+from neuralpower.devices.spec import specs_of
+from neuralpower.errors import InputError, first_line
+from neuralpower.files.json_files import read_text
 from neuralpower.files.paths import is_file
 
 DOLLARS = "USD"
@@ -35,6 +38,10 @@ CATALOGS = (
 )
 
 
+class NoPrice(InputError):  # noqa: N818  # of this device, where others have one
+    """A table of prices without the device."""
+
+
 @dataclass(frozen=True)
 class Price:
     """What a device costs for an hour."""
@@ -44,8 +51,11 @@ class Price:
 
 
 def price_of(value: Any, currency: str | None, device: str) -> Price:
-    """Read "2.49/h", or a device's price in a file; raises InputError. Currencies are never converted."""
-    if is_file(value):
+    """Read "2.49/h", a device's price in "h100=2.49,l40s=0.79", a mapping or a file; raises InputError.
+
+    A number is of an hour. Currencies are never converted.
+    """
+    if isinstance(value, (str, Path)) and is_file(value):
         found = _of_file(Path(value), device)
         if currency is not None and currency != found.currency:
             raise InputError(
@@ -53,16 +63,52 @@ def price_of(value: Any, currency: str | None, device: str) -> Price:
                 "leave --currency out"
             )
         return found
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*h(?:our)?\s*", str(value).lower())
-    if match is None or not float(match.group(1)):
+    named = value if isinstance(value, Mapping) else by_name(value) if "=" in str(value) else None
+    if named is not None:
+        prices = _nearest(((name, price) for name, price in named.items()), device)
+        if not prices:
+            raise NoPrice(f"price: none of {device} is given; add one, such as {device}=2.49")
+        value = prices[0]
+    match = re.fullmatch(r"\s*\$?([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*h(?:our)?)?\s*", str(value).lower())
+    if match is None or not 0 < float(match.group(1)) < math.inf:
         must = "write a positive price of a device for an hour, such as 2.49/h, or a file of prices"
         raise InputError(f"price {value!r:.40}: {must}")
     return Price(float(match.group(1)), currency or DOLLARS)
 
 
+def by_name(text: Any) -> dict[str, str]:
+    """The prices of "h100-sxm=2.49,l40s=0.79" by device; raises InputError."""
+    found: dict[str, str] = {}
+    for part in filter(None, (one.strip() for one in str(text).split(","))):
+        name, equals, price = part.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"price {part!r:.40}: write a device with its price: h100-sxm=2.49")
+        if name.strip() in found:
+            raise InputError(f"price: {name.strip()} has two prices; leave one out")
+        found[name.strip()] = price
+    return found
+
+
+def _nearest(named: Iterable[tuple[str, Any]], device: str) -> list[Any]:
+    """What names of a device stand for; names that other devices have too count where none is its alone."""
+    alone, shared = list[Any](), list[Any]()
+    for name, value in named:
+        meant = specs_of(name)
+        if folded(name) == folded(device) or meant == (device,):
+            alone.append(value)
+        elif device in meant:
+            shared.append(value)
+    return alone or shared
+
+
 def _of_file(path: Path, device: str) -> Price:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [*csv.DictReader(file)]
+    try:
+        text = read_text(path, mark=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {first_line(error)}; write a CSV file of prices") from None
+    if "=" in (lines := text.split("\n"))[0]:
+        return price_of(",".join(lines), None, device)
+    rows = [*csv.DictReader(io.StringIO(text))]
     columns = rows[0] if rows else {}
     catalog = next((one for one in CATALOGS if one.device in columns and one.price in columns), None)
     if catalog is None:
@@ -70,9 +116,10 @@ def _of_file(path: Path, device: str) -> Price:
             f"{path}: no column names a price with its unit; it needs device, price_per_hour and currency, "
             "or the columns of SkyPilot's or gpuhunt's catalog"
         )
-    found = {_price(row, catalog, path) for row in rows if _is(row[catalog.device], device)}
+    mine = _nearest(((row[catalog.device] or "", row) for row in rows), device)
+    found = {_price(row, catalog, path) for row in mine}
     if not found:
-        raise InputError(f"{path}: no price of {device}; add a row, or write --price 2.49/h")
+        raise NoPrice(f"{path}: no price of {device}; add a row, or write --price 2.49/h")
     if len(found) > 1:
         said = ", ".join(
             f"{one.per_hour:g} {one.currency}/h" for one in sorted(found, key=lambda one: one.per_hour)
@@ -81,20 +128,15 @@ def _of_file(path: Path, device: str) -> Price:
     return found.pop()
 
 
-def _is(name: str, device: str) -> bool:
-    spec = known_spec(name)
-    return folded(name) == folded(device) or (spec is not None and spec.slug == device)
-
-
 def _price(row: Mapping[str, str], catalog: Catalog, path: Path) -> Price:
     count = row[catalog.count] if catalog.count else "1"
     try:
         hour = float(row[catalog.price]) / float(count)
-    except (ValueError, ZeroDivisionError):
+    except (TypeError, ValueError, ZeroDivisionError):
         raise InputError(
             f"{path}: {catalog.price} {row[catalog.price]!r} of {count!r} devices; write positive numbers"
         ) from None
-    if not hour > 0:
+    if not 0 < hour < math.inf:
         raise InputError(f"{path}: {catalog.price} {row[catalog.price]}: must be more than 0")
     currency = row.get(catalog.currency, "") if catalog.currency else DOLLARS
     if not currency:

@@ -15,7 +15,6 @@ import contextlib
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
@@ -25,16 +24,14 @@ from typing_extensions import Unpack
 
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
-from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
+from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
 from neuralpower.profiling.conventions import (
-    ALL_OPS,
     Rules,
-    check_convention,
     flop_counter_total,
     module_counts,
     product_flops,
@@ -43,7 +40,7 @@ from neuralpower.profiling.conventions import (
 from neuralpower.profiling.result import Check, NetworkProfile, Unmodelled
 from neuralpower.profiling.row_builder import Builder
 from neuralpower.profiling.rows import ModuleRow, Row, Total, sums, whole
-from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.profiling.steps import Runs, Settings, Step, clock_of, prepared, repeat, title_of
 from neuralpower.trace.recipe import Loss
 from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
@@ -111,18 +108,9 @@ def _profiled(
     step = Step(model, arguments, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
-    builder = Builder(
-        model,
-        traced,
-        runs,
-        asked.convention,
-        modules=by_module,
-        rules=rules,
-        hardware=known_hardware(device_name),
-        training=asked.training,
-        optimizer=stepped,
-        host=place.type != "cpu",
-    )
+    counted: dict[str, Any] = {"modules": by_module, "rules": rules, "optimizer": stepped}
+    counted |= {"hardware": known_hardware(device_name), "host": place.type != "cpu"}
+    builder = Builder(model, traced, runs, asked.convention, training=asked.training, **counted)
     rows = tuple(builder.rows())
     parameters = list(model.parameters())
     how = f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"
@@ -171,16 +159,7 @@ def _measured(
     listed = frozenset((call.path, call.operator) for call in traced.every_call)
     with contextlib.closing(open_meter(asked.power, str(place))) as meter, prepared(step, place, asked.seed):
         layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if asked.training else None
-        runs = repeat(
-            step,
-            clock_of(place),
-            None if asked.training else listed,
-            warmup=asked.warmup,
-            repeats=asked.repeat,
-            time_limit_s=asked.time_limit_s,
-            memory=asked.memory,
-            meter=meter,
-        )
+        runs = repeat(step, clock_of(place), None if asked.training else listed, asked, meter)
     return runs, layer
 
 
@@ -275,36 +254,3 @@ class Keywords(TypedDict, total=False):
     custom: Rules | None
     seed: int
     name: str | None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The same with its defaults."""
-
-    device: str | torch.device | None = None
-    phase: str = "forward"
-    loss: Loss | None = None
-    optimizer: torch.optim.Optimizer | None = None
-    warmup: int = 5
-    repeat: int = 20
-    time_limit_s: float | None = None
-    runtime: bool = True
-    memory: bool = True
-    power: str = "auto"
-    flop_unit: str = "flop"
-    convention: str = ALL_OPS
-    custom: Rules | None = None
-    seed: int = 0
-    name: str | None = None
-
-    @property
-    def training(self) -> bool:
-        return self.phase == "training"
-
-    def check(self) -> None:
-        check_convention(self.convention, self.flop_unit, self.phase)
-        if self.phase not in PHASES:
-            raise unknown("phase", self.phase, PHASES)
-        if not ((self.warmup == 0 or is_count(self.warmup)) and is_count(self.repeat)):
-            text = "warmup must be 0 or more, repeat 1 or more, both whole numbers"
-            raise InputError(f"warmup {self.warmup!r}, repeat {self.repeat!r}: {text}")

@@ -148,16 +148,16 @@ def thop_macs(
     with undisturbed(model, None), contextlib.redirect_stdout(io.StringIO()):
         given = (_Called(model, kwargs or {}), tuple(args), dict(custom_ops or {}))
         _, _, tree = thop.profile(*given, verbose=False, ret_layer_info=True)
-    found: dict[str, int] = {}
+    counted: dict[str, int] = {}
 
     def walk(path: str, macs: float, _: Any, inside: Mapping[str, Any]) -> None:
         for name, branch in inside.items():
             walk(f"{path}.{name}" if path else name, *branch)
         if macs and not inside:
-            found[path] = int(macs)
+            counted[path] = int(macs)
 
     walk("", *tree["model"])
-    return found
+    return counted
 
 
 def ruled(

@@ -100,16 +100,16 @@ class Builder:
     def _row(self, call: LayerCall | UnmodelledCall) -> Row:
         row = Row(call.path, _kind(call), call.operator, "forward", 1, type=self.types.get(call.path, ""))
         row = replace(row, inputs=call.inputs, outputs=call.outputs)
-        own = self.rules[1](call)
+        ruled = self.rules[1](call)
         if isinstance(call, UnmodelledCall):
-            rest = None if own is None else 0
-            return replace(row, dtype=call.dtype, flops=own, matmul_flops=own, elementwise_flops=rest)
+            rest = None if ruled is None else 0
+            return replace(row, dtype=call.dtype, flops=ruled, matmul_flops=ruled, elementwise_flops=rest)
         layer = call.layer
         products = product_flops(layer)
         flops = 0 if self.modules is not None else layer_flops(layer, self.convention)
         return replace(
             row,
-            flops=flops if own is None else own,
+            flops=flops if ruled is None else ruled,
             matmul_flops=products,
             elementwise_flops=int(layer.flops()) - products,
             **_traffic([layer]),

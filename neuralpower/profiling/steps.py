@@ -17,15 +17,24 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import DeviceError, InputError, ModelError, OutOfMemory, UsersError, quoted
-from neuralpower.measure.meters import NullMeter, PowerMeter
+from neuralpower.errors import (
+    DeviceError,
+    InputError,
+    ModelError,
+    OutOfMemory,
+    UsersError,
+    is_count,
+    quoted,
+    unknown,
+)
+from neuralpower.measure.meters import PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
 from neuralpower.measure.rig import failure
 from neuralpower.measure.steps import run_training_step
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.memory.peak import alive
-from neuralpower.profiling.conventions import backward_flops
+from neuralpower.profiling.conventions import ALL_OPS, Rules, backward_flops, check_convention
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.report.perfetto import Counter, Process, Row, Slice
 from neuralpower.trace.recipe import Loss, default_loss
@@ -104,6 +113,39 @@ class Runs:
         """How much longer a timed run takes than the clean run before it: the median, free of a drift."""
         before = self.clean[""].samples_s[::CLEAN_PER_TIMED]
         return float(np.median(np.asarray(self.timed.samples_s) - np.asarray(before)))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a profile."""
+
+    device: str | torch.device | None = None
+    phase: str = "forward"
+    loss: Loss | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    warmup: int = 5
+    repeat: int = 20
+    time_limit_s: float | None = None
+    runtime: bool = True
+    memory: bool = True
+    power: str = "auto"
+    flop_unit: str = "flop"
+    convention: str = ALL_OPS
+    custom: Rules | None = None
+    seed: int = 0
+    name: str | None = None
+
+    @property
+    def training(self) -> bool:
+        return self.phase == "training"
+
+    def check(self) -> None:
+        check_convention(self.convention, self.flop_unit, self.phase)
+        if self.phase not in PHASES:
+            raise unknown("phase", self.phase, PHASES)
+        if not ((self.warmup == 0 or is_count(self.warmup)) and is_count(self.repeat)):
+            text = "warmup must be 0 or more, repeat 1 or more, both whole numbers"
+            raise InputError(f"warmup {self.warmup!r}, repeat {self.repeat!r}: {text}")
 
 
 @dataclass
@@ -200,15 +242,7 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
 
 
 def repeat(
-    step: Step,
-    clock: Clock,
-    whole: frozenset[tuple[str, str]] | None,
-    *,
-    warmup: int,
-    repeats: int,
-    time_limit_s: float | None = None,
-    memory: bool = True,
-    meter: PowerMeter = NullMeter("not_asked"),  # noqa: B008  # frozen
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, asked: Settings, meter: PowerMeter
 ) -> Runs:
     """Warm up, account one run, then run clean and timed in turn, so that a drift of the machine meets both.
 
@@ -219,28 +253,15 @@ def repeat(
         DeviceError: the device is out of memory.
     """
     begun = time.perf_counter()
+    account, peak = None, None
     with told(type(step.model).__name__, "it was traced, but "):
         forget(step.model)
-        for number in range(warmup):
+        for number in range(asked.warmup):
             step.run(clock, first=number == 0)
         clock.wait()
-        account, peak = accounted(step, clock, whole) if memory or step.phase == "training" else (None, None)
-        clean: list[dict[str, float]] = []
-        timed: list[Repeat] = []
-        wholes: list[float] = []
-        clean_wall_s = 0.0
-        started = time.perf_counter()
-        limit_s = math.inf if time_limit_s is None else time_limit_s
-        for number in range(repeats):
-            if number >= MINIMUM and time.perf_counter() - started > limit_s:
-                break
-            start = time.perf_counter()
-            clean.append(_seconds(step.run(clock), clock))
-            clean_wall_s += time.perf_counter() - start
-            if number % CLEAN_PER_TIMED == 0:
-                one, seconds = _timed(step, clock, whole)
-                timed.append(one)
-                wholes.append(seconds)
+        if asked.memory or asked.training:
+            account, peak = accounted(step, clock, whole)
+        clean, timed, clean_wall_s = _in_turn(step, clock, whole, asked)
 
         def run_once() -> None:
             step.run(clock)
@@ -250,14 +271,33 @@ def repeat(
     phases = clean[0] if clean else {}
     return Runs(
         clean={phase: Spread(tuple(run[phase] for run in clean)) for phase in phases},
-        timed=Spread(tuple(wholes)),
-        repeats=tuple(timed),
+        timed=Spread(tuple(total_s for _, total_s in timed)),
+        repeats=tuple(run for run, _ in timed),
         account=account,
-        peak_memory_bytes=peak if memory else None,
+        peak_memory_bytes=peak if asked.memory else None,
         wall_s=time.perf_counter() - begun,
         clean_wall_s=clean_wall_s,
         window=window,
     )
+
+
+def _in_turn(
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, asked: Settings
+) -> tuple[list[dict[str, float]], list[tuple[Repeat, float]], float]:
+    """(Seconds of clean runs by phase, timed runs with their seconds, wall time of the clean ones)."""
+    clean: list[dict[str, float]] = []
+    timed: list[tuple[Repeat, float]] = []
+    clean_wall_s, started = 0.0, time.perf_counter()
+    limit_s = math.inf if asked.time_limit_s is None else asked.time_limit_s
+    for number in range(asked.repeat):
+        if number >= MINIMUM and time.perf_counter() - started > limit_s:
+            break
+        start = time.perf_counter()
+        clean.append(_seconds(step.run(clock), clock))
+        clean_wall_s += time.perf_counter() - start
+        if number % CLEAN_PER_TIMED == 0:
+            timed.append(_timed(step, clock, whole))
+    return clean, timed, clean_wall_s
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.prediction.request import Request
 from neuralpower.report.glance import memory_line
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
-from neuralpower.report.number_format import binary, counted, quantity, rate
+from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
 
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
@@ -57,6 +57,9 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "samples": lambda p: rate(p.samples_per_s),
         "power": lambda p: quantity(p.power_w, "W"),
         "energy": lambda p: quantity(p.energy_j, "J"),
+        f"per {points[0].unit}": lambda p: quantity(p.joules_per_unit, "J"),
+        "price per 1M": lambda p: _money(p.price_per_million, p.currency),
+        "carbon per 1M": lambda p: quantity(p.carbon_g_per_million, "g"),
         "memory": lambda p: binary(p.memory_bytes),
         "up to": lambda p: binary(p.memory_high_bytes),
         "fits": lambda p: YES_NO[p.fits],
@@ -66,6 +69,7 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "bubble": lambda p: percent(p.bubble_share),
     }
     spread = any(p.layout for p in points)
+    added = any(p.joules_per_unit and p.energy_j and _more_than_own(p) for p in points)
     shown = {
         "predictor": len({p.predictor for p in points}) > 1,
         **dict.fromkeys(("layout", "exposed", "bubble"), spread),
@@ -73,8 +77,21 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "limit": any(p.power_limit_w for p in points),
         "clock": any(p.clock_share for p in points),
         "power": any(p.power_limit_w or p.clock_share for p in points),
+        f"per {points[0].unit}": added or any(p.power_limit_w or p.clock_share for p in points),
+        "price per 1M": any(p.price_per_million for p in points),
+        "carbon per 1M": any(p.carbon_g_per_million for p in points),
     }
     return {name: cell for name, cell in columns.items() if shown.get(name, True)}
+
+
+def _more_than_own(point: SweepPoint) -> bool:
+    """Whether node or site add to a device's joules."""
+    own_w = (point.energy_j or 0.0) / (point.runtime_s or 1.0)
+    return (point.joules_per_unit or 0.0) * (point.units_per_s or 0.0) > 1.0001 * own_w
+
+
+def _money(value: float | None, currency: str | None) -> str:
+    return "-" if value is None else f"{plain(value)} {currency}"
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
@@ -112,8 +129,23 @@ def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
     verdict = styled(f"{ratio}; {faster} is faster with probability {chance:.1%}", "bold")
     table = grid(["", "latency", "low", "high"], rows)
+    names, cells = footprint_columns(comparison)
+    if names:
+        marks = [f"{value:.4g}" if isinstance(value, float) else "-" for side in cells for value in side]
+        pairs = zip(names, marks[: len(names)], marks[len(names) :], strict=True)
+        table += "\n\n" + grid(["", "A", "B"], [list(row) for row in pairs])
     head = [visible(f"A against B: {comparison.about}"), ""] if comparison.about else []
     return as_asked([*warning_lines(comparison.warnings), *head, table, verdict], marked)
+
+
+def footprint_columns(comparison: Comparison) -> tuple[list[str], list[list[float | None]]]:
+    """(Names with units of the lines of both footprints, the values of A and of B)."""
+    sides = [
+        {} if one is None else {f"{line.name}, {line.unit}": line.value.value for line in one.lines}
+        for one in (comparison.a_footprint, comparison.b_footprint)
+    ]
+    names = [*dict.fromkeys(name for side in sides for name in side)]
+    return names, [[side.get(name) for name in names] for side in sides]
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
@@ -212,12 +244,7 @@ def _verdict(fit: Fit, kept: str) -> str:
     into = f"{fit.verdict} into {binary(fit.room_bytes)}{kept}"
     if fit.verdict == TIGHT:
         into = f"tight: fits into {binary(fit.room_bytes)}{kept} if the peak stays below its upper bound"
-    return styled(f"{into} (probability {_probable(fit.probability)})", style)
-
-
-def _probable(share: float) -> str:
-    """A probability in percent; never quite 0 or 100."""
-    return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
+    return styled(f"{into} (probability {probable(fit.probability)})", style)
 
 
 def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:

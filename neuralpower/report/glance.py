@@ -41,11 +41,15 @@ def glance(p: Prediction) -> Iterator[str]:
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
     """Energy, money and carbon, where options request them, a line each; joules per token stand above."""
-    found = prediction.footprint
-    for line in found.lines if isinstance(found, Footprint) else ():
-        if prediction.generation is None or not line.name.startswith("energy per "):
-            about = f"; {line.about}" if line.about else ""
-            yield visible(f"{line.name} {_amount(line.value, line.unit)}{about}")
+    found, told = prediction.footprint, prediction.generation is not None
+    lines = lines_of(found) if isinstance(found, Footprint) else iter(())
+    yield from (visible(line) for line in lines if not (told and line.startswith("energy per ")))
+
+
+def lines_of(found: Footprint) -> Iterator[str]:
+    """Each line of a footprint as text."""
+    for line in found.lines:
+        yield f"{line.name} {_amount(line.value, line.unit)}{f'; {line.about}' if line.about else ''}"
 
 
 def _amount(value: Interval, unit: str) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 from neuralpower.errors import InputError, one_line
 from neuralpower.files.json_files import named
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.prediction.evaluate import Evaluation, summary
+from neuralpower.prediction.evaluate import Drawn, Evaluation, summary
 from neuralpower.prediction.measured import Compared, agreement
 from neuralpower.prediction.request import Request
+from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Series
 from neuralpower.report.grid import grid, listed, percent
 from neuralpower.report.number_format import quantity, short
@@ -153,6 +154,8 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     parts = [listed(evaluations, networks), "", grid(header, lines, left=2)]
     if any(e.parts_s for e in evaluations):
         parts += [_steps_grid(evaluations), ""]
+    if any(e.drawn for e in evaluations):
+        parts += ["", listed(evaluations, ENERGY), ""]
     inside = sum(e.inside for e in evaluations)
     return "\n".join([*parts, f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}"])
 
@@ -172,6 +175,31 @@ def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
     return grid(header, rows)
 
 
+def _off(predicted: float | None, measured: float | None) -> str:
+    return "-" if not predicted or not measured else f"{predicted / measured - 1:+.1%}"
+
+
+def _value(of: Interval | None) -> float | None:
+    return None if of is None else of.value
+
+
+def _source(drawn: Drawn | None) -> str:
+    """Whose the measured watts are, or why there are none."""
+    if drawn is None:
+        return "-"
+    return f"{drawn.source}, {drawn.scope}" if drawn.reason is None else drawn.reason
+
+
+ENERGY: Mapping[str, Callable[[Evaluation], str]] = {
+    "network": lambda e: short(e.request.label),
+    "W predicted": lambda e: quantity(_value(e.prediction.power_w), "W"),
+    "W measured": lambda e: quantity(None if e.drawn is None else e.drawn.power_w, "W"),
+    "W error": lambda e: _off(_value(e.prediction.power_w), None if e.drawn is None else e.drawn.power_w),
+    "J predicted": lambda e: quantity(_value(e.prediction.energy_j), "J"),
+    "J measured": lambda e: quantity(None if e.drawn is None else e.drawn.energy_j, "J"),
+    "J error": lambda e: _off(_value(e.prediction.energy_j), None if e.drawn is None else e.drawn.energy_j),
+    "measured by": lambda e: _source(e.drawn),
+}
 PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
     "neuralpower": lambda e: e.prediction.runtime_s.value,
     "roofline": lambda e: e.roofline_s,
@@ -198,6 +226,14 @@ def evaluation_json(
             **named(e, "coverage=prediction.coverage roofline_s flops_only_s"),
             "training": (t := e.prediction.training) and t.to_json(e.prediction.runtime_s.value),
             "measured_parts_s": dict(e.parts_s),
+            **named(
+                e,
+                """
+                predicted_w=prediction.power_w measured_w=drawn.power_w predicted_j=prediction.energy_j
+                measured_j=drawn.energy_j power_source=drawn.source power_scope=drawn.scope
+                power_reason=drawn.reason
+                """,
+            ),
         }
         for e in evaluations
     ]

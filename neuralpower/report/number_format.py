@@ -47,6 +47,11 @@ def share(value: float) -> str:
     return f"{text.removesuffix('.0')} %"
 
 
+def probable(share: float) -> str:
+    """A probability in percent; never quite 0 or 100."""
+    return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
+
+
 def many(number: float, what: str) -> str:
     """11.7 M parameters, 650 parameters."""
     return f"{quantity(number, '').strip()} {what}"

@@ -270,6 +270,9 @@ def comparison_page(comparison: Comparison, sides: Sequence[Side]) -> Page:
 # ---- a sweep ----
 
 
+SETTINGS = {"power_limit_w": "power limit, W", "clock_share": "share of the highest clock"}
+
+
 @dataclass(frozen=True)
 class Swept:
     """The known points of a sweep: a line for each predictor, dtype and length, along the batch sizes.
@@ -292,14 +295,27 @@ class Swept:
         return len(batches) == 1 and not self.along_length and len({p.ranks for p in self.known}) > 1
 
     @property
+    def along_setting(self) -> str:
+        """The setting of the device that lines run along, where sizes are one: power_limit_w, clock_share."""
+        alike = {(p.batch_size, p.seq_len, p.layout) for p in self.known}
+        differs = (
+            n for n in ("power_limit_w", "clock_share") if len({getattr(p, n) for p in self.known}) > 1
+        )
+        return next(differs, "") if len(alike) == 1 else ""
+
+    @property
     def word(self) -> str:
         """What changes along a line."""
+        if self.along_setting:
+            return SETTINGS[self.along_setting]
         if self.along_ranks:
             return "devices"
         return "tokens per sample" if self.along_length else "batch size"
 
-    def size(self, point: SweepPoint) -> int:
+    def size(self, point: SweepPoint) -> float:
         """A point's size along its line."""
+        if self.along_setting:
+            return getattr(point, self.along_setting) or 1.0
         if self.along_ranks:
             return point.ranks
         return (point.seq_len or 0) if self.along_length else point.batch_size
@@ -335,7 +351,7 @@ class Swept:
 
         lines = [
             Series.of(
-                name, map(point, some), mode="lines+markers", labels=tuple(str(self.size(p)) for p in some)
+                name, map(point, some), mode="lines+markers", labels=tuple(f"{self.size(p):g}" for p in some)
             )
             for name, some in self.groups().items()
         ]
@@ -350,6 +366,9 @@ class Swept:
         """Throughput and memory over the swept size, if it has two values or more."""
         if len({self.size(p) for p in self.known}) < 2:
             return
+        if self.along_setting:
+            yield from self.settings()
+            return
         byte, unit = unit_of([p.memory_bytes or 0.0 for p in self.known], SIZES)
         figures: dict[str, Callable[[SweepPoint], float | None]] = {
             "Throughput, samples/s": lambda p: p.samples_per_s,
@@ -363,6 +382,32 @@ class Swept:
                 lines.append(Series.of(name, points, mode="lines+markers", labels=labels))
             title = f"{what.partition(',')[0]} over {self.word}"
             yield XY(title, self.word, what, tuple(lines), True, True)
+
+    def settings(self) -> Iterator[XY]:
+        """Throughput, watts and joules over a power limit or clock, each with its 90 % bounds."""
+        unit = self.known[0].unit
+        figures: dict[str, Callable[[SweepPoint], tuple[float | None, ...]]] = {
+            f"{unit}s/s": lambda p: _rates(p),
+            "W": lambda p: (p.power_w,),
+            f"J per {unit}": lambda p: (p.joules_per_unit, p.joules_low, p.joules_high),
+        }
+        for what, figure in figures.items():
+            lines = []
+            for name, some in self.groups().items():
+                for i, end in enumerate(("", ", low", ", high")):
+                    points = [(self.size(p), figure(p)[i], self.text(p)) for p in some if len(figure(p)) > i]
+                    if points:
+                        lines.append(Series.of(f"{name}{end}", points, mode="lines+markers", dash=bool(end)))
+            note = "Dashed: 90 % bounds."
+            yield XY(f"{what} over {self.word}", self.word, what, tuple(lines), note=note)
+
+
+def _rates(point: SweepPoint) -> tuple[float | None, ...]:
+    """Throughput with its bounds."""
+    if not (point.units_per_s and point.runtime_s and point.low_s and point.high_s):
+        return (point.units_per_s,)
+    made = point.units_per_s * point.runtime_s
+    return point.units_per_s, made / point.high_s, made / point.low_s
 
 
 def sweep_page(result: Sweep) -> Page:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuralpower.files.terminal import visible
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
+from neuralpower.report.glance import lines_of
 from neuralpower.report.grid import grid, note_lines
 from neuralpower.report.number_format import many, quantity, share
 from neuralpower.report.page import Page, Section, Table
@@ -70,6 +72,8 @@ def _foot(found: Traffic) -> Iterator[str]:
     yield cache + (preempted if load.preemptions else "")
     if load.drawn is not None:
         yield f"draws {quantity(load.drawn.power_w, 'W')}, {quantity(load.drawn.per_token_j, 'J')} a token"
+    if found.footprint is not None:
+        yield from (visible(line) for line in lines_of(found.footprint) if not line.startswith("energy per "))
     if load.price_per_million is not None:
         each = f"{found.price:g} a device and hour"
         yield f"price: {load.price_per_million:.3g} for a million tokens, at {each}"

@@ -11,6 +11,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.files.terminal import visible
 from neuralpower.prediction.explore.compare import Comparison
 from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.rank import Ranking
 from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.prediction import Prediction, Tree
 from neuralpower.prediction.tree import Branch
@@ -19,6 +20,7 @@ from neuralpower.report.grid import as_asked, letters, listed, percent, warning_
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, bounded, counted, quantity
 from neuralpower.report.page import render
+from neuralpower.report.ranked import rank_columns, rank_table
 from neuralpower.report.tables import Figure as Figure
 from neuralpower.report.tables import bounds, figures, prediction_table, row_columns, row_name, rows_by
 from neuralpower.report.traces import explanation_table, shown_columns
@@ -100,6 +102,19 @@ def _(result: Sweep) -> str:
     devices = ", ".join(dict.fromkeys(point.device for point in result.points))
     name = result.points[0].model if result.points else "-"
     return visible(f"Sweep({name} on {devices}: {points}{span})")
+
+
+@text.register
+def _(result: Ranking) -> str:
+    return rank_table(result, TOP)
+
+
+@line.register
+def _(result: Ranking) -> str:
+    first = result.ranked[0].device if result.ranked else "none fits"
+    return visible(
+        f"Ranking({result.model} on {counted(len(result.devices), 'device')} by {result.by}: {first})"
+    )
 
 
 @text.register
@@ -266,6 +281,16 @@ def _(result: Sweep) -> Panel:
     name = result.points[0].model if result.points else "-"
     about = f"{', '.join(dict.fromkeys(p.device for p in result.points))}; * Pareto-optimal ({result.front})"
     return Panel(name, about, (), header, *_cut(lines, result.notes), result.warnings)
+
+
+@panel.register
+def _(result: Ranking) -> Panel:
+    columns = rank_columns(result)
+    lines = [
+        Line(one.device, one.first, tuple(cell(one) for cell in columns.values())) for one in result.devices
+    ]
+    about = f"{result.about}, by {result.by}"
+    return Panel(result.model, about, (), ("", "", *columns), *_cut(lines, result.notes), result.warnings)
 
 
 @panel.register

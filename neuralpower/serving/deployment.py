@@ -161,7 +161,7 @@ class Deployment:
         devices = self.devices * (replicas + self.prefills)
         longest = int((workload.prompt + workload.output).max()) + self.engine.draft
         looked = _looked_at([step for one in served for step in one.ran])
-        energy = self._energy_j(looked, self.times(longest, JOULES), duration * devices)
+        energy = self._energy_j(looked, self.times(longest, JOULES[bound]), duration * devices)
         hours = duration / 3_600 * devices
         return Load.of(
             served,
@@ -182,7 +182,8 @@ class Deployment:
         hardware = self.surface.predictor.hardware
         if hardware is None or (hardware.idle_w is None and hardware.limit_w is None):
             return None
-        idle_w, ranks = idle_power(hardware)[0], self.devices / self.engine.data
+        setting, ranks = self.surface.predictor.setting, self.devices / self.engine.data
+        idle_w = idle_power(hardware, 1.0 if setting is None else setting.clock)[0]
         working = sum(
             weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
             for one, weight in looked

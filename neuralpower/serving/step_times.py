@@ -25,7 +25,8 @@ from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.surface import Family, StepSurface, sizes_of
 
 Array = np.ndarray
-JOULES = "joules"  # instead of a bound: what steps draw, of one device
+# instead of a bound: what steps draw, of one device, in that bound
+JOULES = {"value": "joules", "low": "joules low", "high": "joules high"}
 # The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
 # SGLang 0.5 (Qwen3 32B on 2 to 8 H100s).
 SKEW = 0.08
@@ -36,7 +37,8 @@ SLOWEST = {
     8: 1.424,
     16: 1.766,
 }  # the largest of that number of normal ones, in the mean
-SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s", JOULES: "energy_j"}
+SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s"}
+SCALE |= {JOULES["value"]: "energy_j", JOULES["low"]: "energy_low_j", JOULES["high"]: "energy_high_j"}
 
 
 def _grid(most: int, first: int = 1) -> Array:

@@ -13,6 +13,8 @@ import numpy as np
 
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
+from neuralpower.prediction.footprint import Footprint, Line, Made, Terms, each_of, energy_lines, times
+from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.serving.deployment import Deployment
 from neuralpower.serving.load import Load, Target
@@ -59,6 +61,7 @@ class Traffic:
     notes: tuple[str, ...] = ()
     tool: str = ""  # that has measured what is compared
     compared: tuple[Compared, ...] = ()
+    footprint: Footprint | None = None  # energy, money and carbon, where options request them
 
     def interval(self, measure: str, point: str = "mean") -> Interval:
         """A measure with its bounds."""
@@ -103,7 +106,42 @@ class Traffic:
             "notes": list(self.notes),
             "tool": self.tool or None,
             "compared": [{**vars(one), "off": one.off} for one in self.compared],
+            "footprint": self.footprint and self.footprint.to_json(),
         }
+
+
+def with_footprint(found: Traffic, terms: Terms, workload: Workload) -> Traffic:
+    """The traffic with what a token takes; raises InputError where energy is needed and not known.
+
+    Money for prompts and for answers is that of the steps' time in which prompts are read, or not.
+    """
+    if terms == Terms():
+        return found
+    loads, drawn = [found.value, found.low, found.high], found.value.drawn
+    tokens = round(found.value.tokens_per_s * found.value.duration_s)
+    lengths = [load.duration_s for load in loads]
+    joules = [load.drawn.energy_j for load in loads if load.drawn is not None]
+    made = Made(
+        found.device,
+        "token",
+        tokens,
+        Interval(lengths[0], min(lengths), max(lengths)),
+        Interval(joules[0], min(joules), max(joules)) if drawn is not None else None,
+        found.devices,
+        "its power is not known",
+    )
+    lines = [*energy_lines(made, terms)]
+    if terms.price is not None:
+        price = price_of(terms.price, terms.currency, found.device)
+        read = int(workload.prompt.sum()) * found.value.requests / workload.count
+        shares = (("in", found.value.reading, read), ("out", 1 - found.value.reading, float(tokens)))
+        for side, share, count in shares:
+            paid = each_of(replace(made, count=max(count, 1.0)), terms).price
+            assert paid is not None
+            about = f"{share:.0%} of the steps' time, {price.per_hour:g} {price.currency}/h for each device"
+            lines.append(Line(f"price per million tokens {side}", times(paid, share), price.currency, about))
+    notes = (*terms.warnings, *found.notes)
+    return replace(found, footprint=Footprint(tuple(lines), terms.warnings), notes=notes)
 
 
 def traffic(

@@ -14,7 +14,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -40,36 +40,36 @@ def gpu_attention(platform: Platform) -> Iterator[None]:
         F.scaled_dot_product_attention = usual
 
 
-def _attention(
-    usual: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+class _Asked(NamedTuple):
+    """What `scaled_dot_product_attention` takes."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+
+def _attention(usual: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """[batch, heads, rows, size] of the kernel; PyTorch's own choice for other shapes."""
+    asked = _Asked(*args, **kwargs)
+    query, key, value, attn_mask, dropout_p, is_causal, scale, _ = asked
     if torch.is_autocast_enabled("cpu"):  # which stands for the GPU's (`neuralpower.trace.casts`)
         low = torch.get_autocast_dtype("cpu")
         query, key, value = (one.to(low) for one in (query, key, value))
-    plain: dict[str, Any] = {
-        "attn_mask": attn_mask,
-        "dropout_p": dropout_p,
-        "is_causal": is_causal,
-        "scale": scale,
-    }
+    plain: dict[str, Any] = {**asked._asdict(), "query": query, "key": key, "value": value}
     if query.dim() != 4 or not (query.dtype == key.dtype == value.dtype):
-        return usual(query, key, value, **plain, enable_gqa=enable_gqa)
+        return usual(**plain)
     size = query.shape[-1]
     if attn_mask is None and query.dtype in HALVES and value.shape[-1] == size <= FLASH_HEAD:
         flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
         return cast(Tensor, flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0])
     if not query.shape[1] == key.shape[1] == value.shape[1]:
         math_: Any = torch.ops.aten._scaled_dot_product_attention_math
-        return cast(Tensor, math_(query, key, value, **plain, enable_gqa=enable_gqa)[0])
+        return cast(Tensor, math_(**plain)[0])
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
     kept = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))

@@ -91,20 +91,20 @@ def _form(layer: Layer) -> tuple[object, ...]:
     return (layer.kind, *(value for value in values if isinstance(value, (str, bool))))
 
 
-def between(one: Trace, other: Trace, share: float) -> Trace:
+def between(first: Trace, other: Trace, share: float) -> Trace:
     """The trace between two others, with interpolated sizes of layers; `share`: how far from the first."""
-    if not alike(one, other):
-        return one if share < 0.5 else other
+    if not alike(first, other):
+        return first if share < 0.5 else other
     mixed = cache(partial(_mixed, share=share))
     calls = [
         a if a.layer == b.layer else replace(a, layer=mixed(a.layer, b.layer))
-        for a, b in zip(one.calls, other.calls, strict=True)
+        for a, b in zip(first.calls, other.calls, strict=True)
     ]
     missing = []
-    for a, b in zip(one.unmodelled, other.unmodelled, strict=True):
+    for a, b in zip(first.unmodelled, other.unmodelled, strict=True):
         sizes = {name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES}
         missing.append(replace(a, **sizes))
-    return replace(one, calls=tuple(calls), unmodelled=tuple(missing))
+    return replace(first, calls=tuple(calls), unmodelled=tuple(missing))
 
 
 def _mixed(one: Layer, other: Layer, share: float) -> Layer:

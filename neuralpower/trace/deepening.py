@@ -206,46 +206,50 @@ class Deepening:
     def _made(self, time: int, more: int) -> list[Storage]:
         """What is made at a time, and at the same place of each period put in."""
         births, place, here = self._born[time], self._pass(time), self._moved(time, more)
-        zone = next((one for one in self._zones[place] if one.at - one.length < time <= one.at), None)
+        zone = next((zone for zone in self._zones[place] if zone.at - zone.length < time <= zone.at), None)
         if zone is None or self._steps(place):
-            found = [self._plain(one, here, more) for one in births]
+            deepened = [self._plain(storage, here, more) for storage in births]
             if self._steps(place):  # what it makes for one parameter is gone with the next
-                found = [_aged(one, here, other) for one, other in zip(found, births, strict=True)]
+                deepened = [
+                    _aged(storage, here, other) for storage, other in zip(deepened, births, strict=True)
+                ]
             if time in self._wider:
                 at, chunk = self._wider[time]
-                found[at:at] = [one._replace(birth=here, death=found[0].death) for one in chunk] * more
-            return found
+                deepened[at:at] = [
+                    storage._replace(birth=here, death=deepened[0].death) for storage in chunk
+                ] * more
+            return deepened
         partners = self._born[time + zone.length]
         if [*map(_token, births)] != [*map(_token, partners)]:
             raise IrregularError("neighbouring blocks make other things")
-        found = []
-        for one, other in zip(births, partners, strict=True):
-            deaths = self._deaths(place, (one.death, other.death), more)
+        deepened = []
+        for storage, other in zip(births, partners, strict=True):
+            deaths = self._deaths(place, (storage.death, other.death), more)
             reverse = place % 2 == 1 and not self._steps(place)
             for number, death in enumerate(deaths):
                 origin = (
-                    self._blocks.moved(one.origin[0], more - number if reverse else number),
-                    one.origin[1],
+                    self._blocks.moved(storage.origin[0], more - number if reverse else number),
+                    storage.origin[1],
                 )
                 birth = here + number * zone.length
-                found.append(one._replace(birth=birth, death=death, origin=origin))
-        return found
+                deepened.append(storage._replace(birth=birth, death=death, origin=origin))
+        return deepened
 
     def _deaths(self, place: int, deaths: tuple[int | None, int | None], more: int) -> list[int | None]:
         """[copies, the own one first] when something dies, by when that of the next block dies."""
-        own, other = deaths
-        if own is None or other is None:
-            if own is not other:
+        ends, other = deaths
+        if ends is None or other is None:
+            if ends is not other:
                 raise IrregularError("of neighbouring blocks, one keeps something")
             return [None] * (more + 1)
-        where = self._pass(own)
-        if own == other:
-            return [self._moved(own, more)] * (more + 1)
+        where = self._pass(ends)
+        if ends == other:
+            return [self._moved(ends, more)] * (more + 1)
         if where != self._pass(other):
             raise IrregularError("of neighbouring blocks, one keeps something for longer")
-        start = own + self._before(where, more)
+        start = ends + self._before(where, more)
         lengths = [one.length for one in self._zones[where]]
-        step = other - own
+        step = other - ends
         if [step] == lengths:
             return [start + number * step for number in range(more + 1)]
         if [-step] == lengths and where != place:
@@ -254,26 +258,24 @@ class Deepening:
 
     def _held(self, more: int) -> list[Storage]:
         """Weights, inputs and a cache that are there before the first call."""
-        found, seen = list[Storage](), 0
+        held, seen = list[Storage](), 0
         (start, each), loose = self._kept, [one for one in self._born[0] if not one.name]
         low, high = start + CUT * each, start + (CUT + 1) * each
         sorts = groupby(self._born[0], lambda one: (not one.name, self._blocks.number(one.name)))
         for (unnamed, block), group in sorts:
             some = list(group)
             if not unnamed:
-                found += [self._plain(one, 0, more) for one in some]
+                held += [self._plain(one, 0, more) for one in some]
                 for number in range(1, more + 1) if block == CUT else ():
-                    found += [one._replace(name=self._blocks.moved(one.name, number)) for one in some]
+                    held += [one._replace(name=self._blocks.moved(one.name, number)) for one in some]
                 continue
             places = range(seen, seen := seen + len(some))
-            found += [self._plain(loose[i], 0, more) for i in places if i < low or not each]
+            held += [self._plain(loose[i], 0, more) for i in places if i < low or not each]
             window = [i for i in places if low <= i < high]
             deaths = {i: self._deaths(-1, (loose[i].death, loose[i + each].death), more) for i in window}
-            found += [
-                loose[i]._replace(death=deaths[i][number]) for number in range(more + 1) for i in window
-            ]
-            found += [self._plain(loose[i], 0, more) for i in places if i >= high and each]
-        return found
+            held += [loose[i]._replace(death=deaths[i][number]) for number in range(more + 1) for i in window]
+            held += [self._plain(loose[i], 0, more) for i in places if i >= high and each]
+        return held
 
     def _plain(self, one: Storage, birth: int, more: int) -> Storage:
         """Something outside the periods put in, at its time in the deep network."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,13 +19,11 @@ from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
-from neuralpower.trace.recipe import TRAINING, default_loss
+from neuralpower.trace.recipe import TRAINING, default_loss, settings_of
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -51,7 +49,7 @@ class Grown:
     work: Trace  # of the prefill
     traced: Sequence[int]  # contexts of the steps that were recorded; the others are interpolated
     weights: Sequence[float]  # how many steps each of `steps` stands for
-    steps: Iterator[Trace]  # those to look at, one by one: together they are large
+    steps: Iterable[Trace]  # those to look at, one by one: together they are large
     begin: Sequence[Trace]  # the first few, but for the last
     end: Sequence[Trace]  # the last; none where one token is all
 
@@ -79,12 +77,14 @@ def _worked(one: Pass, found: Trace, question: Question) -> Trace:
     return stepped(work, None if one.decodes is None else work_of(one.decodes, question), one.step)
 
 
-def _pass(one: Pass, question: Question) -> Followed:
+def _pass(asked: Pass, question: Question) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
-    found = _recorded(one, question)
-    idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
-    notes = [note for note in (one.inputs.note, idle) if note]
-    work = _worked(one, found, question)
+    recorded = _recorded(asked, question)
+    idle = (
+        recorded.idle if asked.name == FORWARD else ""
+    )  # other passes leave the encoder out, as they should
+    notes = [note for note in (asked.inputs.note, idle) if note]
+    work = _worked(asked, recorded, question)
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -93,17 +93,17 @@ def _pass(one: Pass, question: Question) -> Followed:
             "autocast": question.autocast,
         }
         if question.phase == TRAINING:
-            settings |= settings_of(question.recipe) | {"holds_output": one.inputs.labelled}
+            settings |= settings_of(question.recipe) | {"holds_output": asked.inputs.labelled}
             settings["compiled"] = question.run == COMPILE and question.layout.alone
-            notes += frozen(one.module)
+            notes += frozen(asked.module)
         try:
-            lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            lifetimes = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, **settings)
             notes += [lifetimes.note] if lifetimes.note else []
             if question.weights is not None:
-                lifetimes = with_quantised(lifetimes, found.weights, question.weights)
+                lifetimes = with_quantised(lifetimes, recorded.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
-    return Followed(one, found, work, lifetimes, tuple(notes))
+    return Followed(asked, recorded, work, lifetimes, tuple(notes))
 
 
 def frozen(module: nn.Module) -> list[str]:
@@ -137,20 +137,20 @@ def _generation(asked: Generating, question: Question) -> Grown:
     )
 
 
-def _recorded(one: Pass, question: Question) -> Trace:
+def _recorded(asked: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
     Samples of different lengths follow from two traces near their mean length.
     """
-    if one.longer is not None:
-        shorter = _recorded(replace(one, longer=None), question)
-        return each_length(shorter, _recorded(one.longer, question), one)
-    inputs = one.inputs
+    if asked.longer is not None:
+        shorter = _recorded(replace(asked, longer=None), question)
+        return each_length(shorter, _recorded(asked.longer, question), asked)
+    inputs = asked.inputs
     try:
         with cast_rules(question.platform):
-            found = trace(
-                one.module,
+            traced = trace(
+                asked.module,
                 inputs.args,
                 inputs.kwargs,
                 training=question.phase != FORWARD,
@@ -160,21 +160,21 @@ def _recorded(one: Pass, question: Question) -> Trace:
             )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    said = () if one.sharding is None else one.sharding.notes
-    found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    said = () if asked.sharding is None else asked.sharding.notes
+    traced = replace(traced, about=shape_of(asked), granted=(*traced.granted, *said))
     if inputs.picture is not None:
-        notes = (*found.granted, *inputs.picture.notes)
-        found = replace(found, times=inputs.picture.times, granted=notes)
-    return applied(found, question, OF_CALLS)
+        notes = (*traced.granted, *inputs.picture.notes)
+        traced = replace(traced, times=inputs.picture.times, granted=notes)
+    return applied(traced, question, OF_CALLS)
 
 
-def shape_of(one: Pass) -> PassShape:
+def shape_of(asked: Pass) -> PassShape:
     """The shape of a trace's pass."""
-    windows = {} if one.name == FORWARD else windows_of(one.module)
-    placed = placed_experts(one.module)
-    if one.step is not None:  # the passes of a prompt make it
-        return PassShape(PREFILL, one.batch_size, one.tokens, 0, windows, placed, one.step.sequences)
-    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
+    windows = {} if asked.name == FORWARD else windows_of(asked.module)
+    placed = placed_experts(asked.module)
+    if asked.step is not None:  # the passes of a prompt make it
+        return PassShape(PREFILL, asked.batch_size, asked.tokens, 0, windows, placed, asked.step.sequences)
+    return PassShape(asked.name, asked.batch_size, asked.tokens, asked.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:

@@ -9,7 +9,7 @@ products, attention, sorts and scans stay calls of libraries, and nothing is joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,9 +24,8 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.accesses import Access, Flow, total_bytes
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.lifetimes import Storage
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import Access, Flow, total_bytes
 from neuralpower.trace.paths import block_of, prefixes
 from neuralpower.trace.records import LayerCall, Trace
 
@@ -261,25 +260,27 @@ def _path(calls: Sequence[LayerCall]) -> str:
     return next((p for p in reversed(common) if all(f"{c.path}.".startswith(f"{p}.") for c in calls)), "")
 
 
-def rewritten(trace: Trace, flow: Dataflow, groups: Sequence[Group]) -> Trace:
+def join(edit: Edit, members: Sequence[int]) -> None:
+    """Make one call of several nodes; what only they held in memory is none."""
+    call, crossing = joined_call(edit.flow, members)
+    edit.gone |= {*members}
+    edit.put(call, crossing)
+    held = {access.storage for i in members for access in edit.flow.nodes[i].flow.writes}
+    edit.sizes |= dict.fromkeys(held - {access.storage for access in crossing.writes}, 0)
+
+
+def rewritten(flow: Dataflow, groups: Sequence[Group]) -> Trace:
     """The trace with groups of several nodes as one call each, and without what only they held in memory."""
-    calls: list[LayerCall] = []
-    flows = dict(trace.flows)
-    gone: set[int] = set()
-    repeats = tuple(call for group in groups for call in _again(flow, group.members))
+    edit = Edit(flow)
     for group in groups:
-        if len(group.members) == 1:
-            calls += (c for c in flow.nodes[group.members[0]].calls if isinstance(c, LayerCall))
-            continue
-        call, crossing = joined_call(flow, group.members)
-        calls.append(call)
-        written = {access.storage for access in crossing.writes}
-        for i in group.members:
-            gone |= {access.storage for access in flow.nodes[i].flow.writes} - written
-            flows.pop(flow.nodes[i].at, None)
-        flows[call.at] = crossing
-    storages = without(trace, gone)
-    return replace(trace, calls=tuple(calls), flows=flows, storages=storages, repeats=repeats)
+        if len(group.members) > 1:
+            join(edit, group.members)
+    made = edit.made(repeats=tuple(call for group in groups for call in _again(flow, group.members)))
+    calls: dict[int, list[LayerCall]] = {}
+    for call in made.calls:
+        calls.setdefault(call.at, []).append(call)
+    ends = (flow.nodes[group.members[-1]].at for group in groups)
+    return replace(made, calls=tuple(call for at in ends for call in calls.get(at, ())))
 
 
 def _again(flow: Dataflow, members: Sequence[int]) -> Iterator[LayerCall]:
@@ -297,41 +298,6 @@ def _again(flow: Dataflow, members: Sequence[int]) -> Iterator[LayerCall]:
             yield joined_call(flow, some)[0]
         else:
             yield from (call for call in flow.nodes[some[0]].calls if isinstance(call, LayerCall))
-
-
-def without(trace: Trace, gone: Collection[int]) -> tuple[Storage, ...]:
-    """The trace's storages, those of these places empty."""
-    return tuple(s._replace(bytes=0) if i in gone else s for i, s in enumerate(trace.storages))
-
-
-def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) -> Trace:
-    """The trace without copies of which `drops` says so: their readers read what they copied."""
-    flows = dict(trace.flows)
-    instead: dict[int, tuple[Access, Access]] = {}  # storage -> (what was copied, the copy)
-    gone: set[int] = set()
-    for i, node in enumerate(flow.nodes):
-        if instead:
-            reads = tuple(_instead(access, instead) for access in node.flow.reads)
-            flows[node.at] = Flow(reads, node.flow.writes)
-        if drops(i, node):
-            instead[node.flow.writes[0].storage] = flows[node.at].reads[0], node.flow.writes[0]
-            gone.add(node.at)
-    calls = tuple(call for call in trace.calls if call.at not in gone)
-    return replace(
-        trace,
-        calls=calls,
-        flows={at: one for at, one in flows.items() if at not in gone},
-        storages=without(trace, set(instead)),
-    )
-
-
-def _instead(access: Access, instead: dict[int, tuple[Access, Access]]) -> Access:
-    """The access in place of a copy, whose numbers may have had more bytes."""
-    if access.storage not in instead:
-        return access
-    source, copy = instead[access.storage]
-    share = source.bytes / max(copy.bytes, 1)
-    return Access(source.storage, source.offset + round(share * access.offset), round(share * access.bytes))
 
 
 def is_cast(flow: Dataflow, node: Node) -> bool:

@@ -233,17 +233,17 @@ class Gradients:
 
     def _additions(self) -> dict[tuple[_Made, int], tuple[Layer, ...]]:
         """The addition of this gradient to others of the same tensor, by call and operand."""
-        found: dict[tuple[_Made, int], tuple[Layer, ...]] = {}
+        sums: dict[tuple[_Made, int], tuple[Layer, ...]] = {}
         every = self._uses()
         for value, uses in every.items():
             if len(uses) < 2:
                 continue
             rows = [_rows(made, number, every) for made, number in uses]
             if any(rows):  # the last comes first
-                found |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))
+                sums |= dict(zip(reversed(uses), gathered(rows[::-1], value.addition), strict=True))
             else:
-                found |= dict.fromkeys(uses[1:], (value.addition,))
-        return found
+                sums |= dict.fromkeys(uses[1:], (value.addition,))
+        return sums
 
     def _uses(self) -> Uses:
         uses: Uses = {}

@@ -64,14 +64,14 @@ class Masters:
 
     def move_gradient(self, weight: Tensor) -> Tensor | None:
         """Add a weight's new gradient to that of its master, and free it; the gradient that is kept."""
-        own = self.of(weight)
-        if own is not weight and weight.grad is not None:
-            if own.grad is None:
-                own.grad = weight.grad.to(WIDE)
+        master = self.of(weight)
+        if master is not weight and weight.grad is not None:
+            if master.grad is None:
+                master.grad = weight.grad.to(WIDE)
             else:
-                own.grad += weight.grad
+                master.grad += weight.grad
             weight.grad = None
-        return own.grad
+        return master.grad
 
 
 def _narrow(weight: Tensor) -> bool:

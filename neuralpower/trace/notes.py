@@ -22,13 +22,6 @@ def forward_of(model: nn.Module) -> str:
     return f"{type(model).__name__}: its forward"
 
 
-def decided_notes(values: Iterable[str]) -> Iterator[str]:
-    """A note on made-up values that the calls depend on."""
-    if named := "; ".join(values):
-        said = f"its forward pass depends on values that are made up: {named}"
-        yield f"{said}; other values may lead to other calls"
-
-
 def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
     """Notes on the model's own backward passes that are estimated from their forward passes."""
     for key, reason in functions.items():

@@ -26,26 +26,26 @@ KEYS = "key_length"  # a field of attention
 UNPADDED = "requests of different lengths run without padding, attention length by length"
 
 
-def each_length(one: Trace, longer: Trace, asked: Pass) -> Trace:
+def each_length(shorter: Trace, longer: Trace, asked: Pass) -> Trace:
     """The trace of samples of these lengths.
 
     Args:
-        one: the pass where all have their mean length, rounded down.
+        shorter: the pass where all have their mean length, rounded down.
         longer: the same with a token more.
         asked: the pass, with its lengths.
     """
-    mixed = between(one, longer, asked.share)
-    if not alike(one, longer):
+    mixed = between(shorter, longer, asked.share)
+    if not alike(shorter, longer):
         return replace(mixed, granted=(*mixed.granted, UNPADDED))
     lengths = _Lengths(asked)
     calls: list[LayerCall] = []
-    for first, second, mean in zip(one.calls, longer.calls, mixed.calls, strict=True):
-        window = one.about.windows.get(first.path, 0)
+    for first, second, mean in zip(shorter.calls, longer.calls, mixed.calls, strict=True):
+        window = shorter.about.windows.get(first.path, 0)
         apart = lengths.apart(first.layer, second.layer)
         calls += lengths.calls(first, second.layer, window) if apart else [mean]
-    storages = _storages(one.storages, longer.storages, asked.share)
+    storages = _storages(shorter.storages, longer.storages, asked.share)
     found = replace(mixed, calls=tuple(calls), storages=storages, granted=(*mixed.granted, UNPADDED))
-    return replace(found, savings=_savings(one.savings, longer.savings, found, asked.share))
+    return replace(found, savings=_savings(shorter.savings, longer.savings, found, asked.share))
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class _Lengths:
             layer = self._layer(call.layer, longer, length, window)
             yield replace(call, layer=layer, share=call.share * count / len(self.asked.lengths))
 
-    def _layer(self, one: Layer, longer: Layer, length: int, window: int) -> Layer:
+    def _layer(self, shorter: Layer, longer: Layer, length: int, window: int) -> Layer:
         """The layer where all samples have this length."""
         changes: dict[str, Any] = {}
-        for name, a, b in _sizes(one, longer):
+        for name, a, b in _sizes(shorter, longer):
             if name == KEYS and self.asked.name == DECODE and (a != b or window):
                 seen = length + a - self.mean if a != b else length + 1
                 changes[name] = min(seen, window) if window else seen
@@ -98,9 +98,9 @@ class _Lengths:
                 changes[name] = round(a * length**2 / self.mean**2)
             elif a != b:
                 changes[name] = a + (length - self.mean) * (b - a)
-        if "window" in field_names(type(one)) and self.asked.name != DECODE and window:
+        if "window" in field_names(type(shorter)) and self.asked.name != DECODE and window:
             changes["window"] = window if window < length else 0
-        return replace(one, **changes)
+        return replace(shorter, **changes)
 
 
 def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
@@ -120,11 +120,11 @@ def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: f
     return Savings(one.run, one.calls_before, before, calls, size)
 
 
-def _storages(some: tuple[Storage, ...], longer: tuple[Storage, ...], share: float) -> tuple[Storage, ...]:
+def _storages(shorter: tuple[Storage, ...], longer: tuple[Storage, ...], share: float) -> tuple[Storage, ...]:
     """Memory at the mean length; that of the shorter pass where they differ in more than sizes."""
-    if len(some) != len(longer):
-        return some
+    if len(shorter) != len(longer):
+        return shorter
     return tuple(
         a._replace(bytes=round(a.bytes + share * (b.bytes - a.bytes)))
-        for a, b in zip(some, longer, strict=True)
+        for a, b in zip(shorter, longer, strict=True)
     )

@@ -16,8 +16,7 @@ from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPU
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
-from neuralpower.trace.accesses import Flow
-from neuralpower.trace.lifetimes import Storage
+from neuralpower.trace.lifetimes import Flow, Storage
 from neuralpower.trace.sparse_gradients import Rows
 
 LOSS = "(loss)"  # path of the loss function

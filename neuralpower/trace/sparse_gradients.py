@@ -102,11 +102,11 @@ def sparse_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], asks: 
     """
     if name not in MAKERS:
         return None
-    given = {key: args[place] for key, place in MAKERS[name].items() if len(args) > place} | dict(kwargs)
-    if not (given.get("sparse") or given.get("sparse_grad")) or not asks(args[0]):
+    named = {key: args[place] for key, place in MAKERS[name].items() if len(args) > place} | dict(kwargs)
+    if not (named.get("sparse") or named.get("sparse_grad")) or not asks(args[0]):
         return None
     table, index = args[0], args[2] if name == "gather" else args[1]
-    if given.get("scale_grad_by_freq"):
+    if named.get("scale_grad_by_freq"):
         raise InputError(
             f"an embedding of {tuple(table.shape)} has sparse=True and scale_grad_by_freq=True, "
             "and PyTorch has no such gradient; choose one of them"
@@ -114,9 +114,9 @@ def sparse_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], asks: 
     if name == "gather":  # the other places of each number are counted up
         rows = Rows(index.numel(), 1, gradient_dtype(table), places=table.dim(), shared=True)
         return SparseUse(rows, tuple(_integers(function, rows.count) for function in ("copy", "repeat")))
-    padded = given.get("padding_idx", -1) >= 0
+    padded = named.get("padding_idx", -1) >= 0
     rows = Rows(index.numel(), table.shape[1], gradient_dtype(table), shared=not padded and name not in BAGS)
-    made = [*_made_by_bags(rows, given, asks)] if name in BAGS else []  # else the gradient's own rows
+    made = [*_made_by_bags(rows, named, asks)] if name in BAGS else []  # else the gradient's own rows
     return SparseUse(rows, (*made, *(_unpadded(rows) if padded else ())))
 
 
@@ -172,19 +172,19 @@ def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...
     Rows are added into a copy of a dense gradient, a dense gradient is added to rows in place
     (torch/csrc/autograd/input_buffer.cpp).
     """
-    found: list[tuple[Layer, ...]] = [()]
+    additions: list[tuple[Layer, ...]] = [()]
     so_far = uses[0]
     for rows in uses[1:]:
         if rows is not None and so_far is not None:
             so_far = so_far.and_also(rows)
-            found.append(joined(so_far))
+            additions.append(joined(so_far))
         elif rows is not None:
             table = int(to_row(dense)["elements"])
-            found.append((Movement(dtype=dense.dtype, function="copy", elements=table), written(rows)))
+            additions.append((Movement(dtype=dense.dtype, function="copy", elements=table), written(rows)))
         else:
-            found.append((dense if so_far is None else written(so_far),))
+            additions.append((dense if so_far is None else written(so_far),))
             so_far = None
-    return found
+    return additions
 
 
 def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:

@@ -148,7 +148,7 @@ def _part(
         (name, what) for name, what in zip(trace.trained_names, trace.trained, strict=True) if has(name)
     ]
     sizes = {weight.name: weight for weight in weights}
-    own = replace(
+    part = replace(
         trace,
         calls=_inside(trace.calls, inside),
         unmodelled=_inside(trace.unmodelled, inside),
@@ -163,7 +163,7 @@ def _part(
         parameter_bytes=sum(weight.bytes for weight in weights if weight.name in parameters),
         storages=_storages(trace, inside, sizes, owns),
     )
-    return Part(own, blocks, sum(twice.values()))
+    return Part(part, blocks, sum(twice.values()))
 
 
 def _parameters(trace: Trace) -> set[str]:

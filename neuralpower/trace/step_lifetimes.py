@@ -1,4 +1,4 @@
-"""Lifetimes of the tensors of a training step."""
+"""Lifetimes of the tensors of a training step, also with quantised weights and scores made again."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from neuralpower.errors import InputError, StepError, UsersError, quoted
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
-from neuralpower.quantisation.weights import EMBEDDING, HEAD
+from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.totals import sizes
+from neuralpower.quantisation.weights import EMBEDDING, HEAD, Weight
 from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.fake_sparse import is_sparse
 from neuralpower.trace.higher_order import differentiated, not_compiled
-from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Storage
+from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, Storage
 from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.recipe import Recipe, checkpointed, default_loss
-from neuralpower.trace.selective_checkpointing import scores_made_again
+from neuralpower.trace.recipe import Optimizers, Recipe, StepSettings, checkpointed, default_loss, recipe_of
 from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.step_recorder import StepRecorder
-from neuralpower.trace.step_settings import Optimizers, StepSettings, recipe_of
 from neuralpower.trace.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of
 
@@ -101,10 +101,12 @@ def _followed(
     """
     (how, make), (args, kwargs) = asked, inputs
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
-    given = tree_map_only(Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {})))
+    inputs_faked = tree_map_only(
+        Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {}))
+    )
     state, trained = _faked_state(model, fake, how.dtype)
     lifetimes.hold_state(state)
-    lifetimes.hold(tree_iter(given), INPUTS)
+    lifetimes.hold(tree_iter(inputs_faked), INPUTS)
     masters = Masters(trained, fake, how.masters)
     lifetimes.hold(masters.made, OPTIMIZER)
     made = make(masters.stepped, _hidden(model, state, trained)) if make else []
@@ -122,7 +124,7 @@ def _followed(
     ):
         if how.checkpointing and not how.selective:
             checkpointed(model)
-        run = partial(_passes, model, given, how, follower, ends, follow)
+        run = partial(_passes, model, inputs_faked, how, follower, ends, follow)
         named = {f"model.{path}": tensor for path, tensor in state.items()}
         # as one call, so that blocks that run again in a backward pass find their weights
         note = torch.func.functional_call(With(model, run), named, (), tie_weights=True)
@@ -194,7 +196,7 @@ def _check_gradients(recipe: Recipe, state: Mapping[str, Tensor]) -> None:
 
 def _passes(
     model: nn.Module,
-    given: Any,
+    inputs: Any,
     how: StepSettings,
     follower: StepRecorder,
     ends: list[int],
@@ -204,11 +206,11 @@ def _passes(
 
     `follow` has gradients counted. Returns a note where the network is not compiled as asked.
     """
-    run, note = _prepared(model, given, how) if how.compiled else (model, "")
+    run, note = _prepared(model, inputs, how) if how.compiled else (model, "")
     follow()
     with follower:
         for _ in range(how.accumulation):
-            value, held = _loss(run, model, given, how)
+            value, held = _loss(run, model, inputs, how)
             ends.append(follower.lifetimes.calls)
             value.backward()
             ends.append(follower.lifetimes.calls)
@@ -216,13 +218,13 @@ def _passes(
     return note
 
 
-def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
+def _prepared(model: nn.Module, inputs: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
     """The compiled forward after its first step; the module itself with a note where there is none."""
     if how.checkpointing:
         return model, f"{NOTE}: checkpointing under torch.compile is not modelled"
     run = compiled(model)
     try:
-        _loss(run, model, given, how)[0].backward()
+        _loss(run, model, inputs, how)[0].backward()
     except Exception as error:  # whatever a network does that cannot be one graph
         return model, f"{NOTE}: the network is not one graph: {quoted(error)[:120]}"
     finally:
@@ -248,3 +250,41 @@ def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> T
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
     return new.requires_grad_(tensor.requires_grad)
+
+
+def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Scheme) -> StepLifetimes:
+    """The step with frozen weights in a scheme's formats; each product widens its own while it runs.
+
+    Raises InputError where a group does not divide a product's inputs.
+    """
+    forms = scheme.forms(weights, {})
+    found = sizes(weights, forms, {})
+    plain = {one.name: one.bytes for one in weights if forms.get(one.name) is not None}
+    widened = [Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain]
+    storages = [one._replace(bytes=found.get(one.name, one.bytes)) for one in step.storages]
+    return step._replace(storages=(*storages, *widened))
+
+
+def scores_made_again(
+    storages: Sequence[Storage], scores: Sequence[tuple[int, int]], ends: Sequence[int]
+) -> tuple[Storage, ...]:
+    """The storages, those of attention's scores freed after the forward pass and made again for the backward.
+
+    Args:
+        storages: of a step.
+        scores: (first, last) operator call that makes them, of each attention.
+        ends: the passes' ends, as `StepLifetimes.passes`.
+    """
+    changed = list(storages)
+    for first, last in scores:
+        end = next(end for end in ends[::2] if last <= end)
+        kept = [
+            (place, one)
+            for place, one in enumerate(changed)
+            if first <= one.birth <= last and one.part == ACTIVATIONS and (one.death or end + 1) > end
+        ]
+        again = min((one.death for _, one in kept if one.death is not None), default=end + 1)
+        for place, one in kept:
+            changed[place] = one._replace(birth=again)
+            changed.append(one._replace(death=last))
+    return tuple(changed)

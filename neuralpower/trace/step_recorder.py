@@ -77,15 +77,15 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def _path(self) -> str:
         """Path of the module whose forward or backward pass is running; "" outside of all."""
-        own = self._modules.path if self._modules is not None else ""
+        running = self._modules.path if self._modules is not None else ""
         autograd: Any = torch._C
         if (node := autograd._current_autograd_node()) is not None:
-            return own or self._paths.get(node._sequence_nr(), "")
+            return running or self._paths.get(node._sequence_nr(), "")
         if (
             torch.is_grad_enabled()
         ):  # a call without a node of its own comes after the one that has the number
-            self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, own)
-        return own
+            self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, running)
+        return running
 
     def scores(self) -> list[tuple[int, int]]:
         """(first, last) operator call of what lies between two products of activations, with a softmax."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.refusals import check_followable, way_out
-from neuralpower.networks.running import WAYS, Run, on_cpu, values_change_nothing
+from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothing
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
@@ -43,7 +43,7 @@ def trace(
     loss: Callable[[Any], Any] | None = None,
     autocast: torch.dtype | None = None,
     routing: Routing = ROUTING,
-    ways: Sequence[tuple[str, Run]] = WAYS,
+    ways: Ways = WAYS,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
@@ -60,44 +60,63 @@ def trace(
     """
     model = unwrapped(model)
     kwargs = dict(kwargs or {})
-    forward = forward_of(model)
     with users_code(f"{type(model).__name__} cannot be followed"):
         check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
-    enabled = torch.is_grad_enabled()
+    asked = _Asked(tuple(args), kwargs, training, loss, autocast, routing)
     # autograd functions -> why their backward pass is derived from their forward
     derived: dict[Any, str] = {}
     autograd = False
     while True:
-        notes: list[str] = []
-        failures: list[ModelError] = []
-        for method, run in ways:
-            if run is on_cpu and values_change_nothing(model, map(raised, failures)):
-                break
-            recorder = Recorder(model, routing)
-            recorder.gradients, recorder.derived = training is not False, derived
-            recorder.autograd = autograd
-            recorder.asked, recorder.trained = training or (training is None and enabled), training is True
-            try:
-                casts = not_blind() if method == "meta" else contextlib.nullcontext()
-                with users_code(forward), _prepared(model, training, autocast), recorder.attached(), casts:
-                    recorder.follow(run, tuple(args), kwargs, loss)
-            except BoundError as error:
-                raise BoundError(f"{type(model).__name__}: {error}") from error
-            except ModelError as error:  # no other way avoids these errors
-                failures.append(error)
-                if overflows(raised(error)) or (not autograd and takes_gradients(raised(error))):
-                    break
-                notes.append(f"{method}: {quoted(raised(error))}"[:300])
-                continue
-            return recorder.trace(method, tuple(notes))
-        if not autograd and any(takes_gradients(raised(error)) for error in failures):
+        traced = _followed(model, asked, ways, derived, autograd)
+        if isinstance(traced, Trace):
+            return traced
+        if not autograd and any(takes_gradients(raised(error)) for error in traced):
             autograd = True
             continue
-        own = [error for error in map(raised, failures) if isinstance(error, OwnBackwardError)]
+        own = [error for error in map(raised, traced) if isinstance(error, OwnBackwardError)]
         if not own:
-            raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
+            raise _untraced(model, traced[-1] if traced else None, (args, kwargs))
         derived.update({error.key: str(error) for error in own})
+
+
+class _Asked(NamedTuple):
+    """Inputs and settings of a trace."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    training: bool | None
+    loss: Callable[[Any], Any] | None
+    autocast: torch.dtype | None
+    routing: Routing
+
+
+def _followed(
+    model: nn.Module, asked: _Asked, ways: Ways, derived: dict[Any, str], autograd: bool
+) -> Trace | list[ModelError]:
+    """The trace by the first way that succeeds, else the errors of all; raises what no way avoids."""
+    notes: list[str] = []
+    failures: list[ModelError] = []
+    forward, training = forward_of(model), asked.training
+    for method, run in ways:
+        if run is on_cpu and values_change_nothing(model, map(raised, failures)):
+            break
+        recorder = Recorder(model, asked.routing, training)
+        recorder.own.derived, recorder.autograd = derived, autograd
+        casts = not_blind() if method == "meta" else contextlib.nullcontext()
+        try:
+            with users_code(forward), _prepared(model, training, asked.autocast), recorder.attached(), casts:
+                recorder.follow(run, asked.args, asked.kwargs, asked.loss)
+        except BoundError as error:
+            raise BoundError(f"{type(model).__name__}: {error}") from error
+        except ModelError as error:  # no other way avoids these errors
+            failures.append(error)
+            if overflows(raised(error)) or (not autograd and takes_gradients(raised(error))):
+                break
+            notes.append(f"{method}: {quoted(raised(error))}"[:300])
+        else:
+            return recorder.trace(method, tuple(notes))
+    return failures
 
 
 @contextlib.contextmanager

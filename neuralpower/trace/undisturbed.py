@@ -107,14 +107,14 @@ def _caches(kind: type[nn.Module]) -> tuple[Any, ...]:
     spaces: list[tuple[str, Mapping[str, Any]]] = [(c.__module__, vars(c)) for c in kind.__mro__]
     if kind.__module__.startswith("transformers."):
         spaces.append((kind.__module__, vars(sys.modules[kind.__module__])))
-    found = []
+    caches = []
     for module, space in spaces:
         for value in space.values():
             function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             cells = function.__closure__ or () if isinstance(function, FunctionType) else ()
             inside = [cell.cell_contents for cell in cells if cell != CellType()]  # an empty one raises
-            found += [c for c in (function, *inside) if isinstance(c, CACHED) and c.__module__ == module]
-    return tuple(found)
+            caches += [c for c in (function, *inside) if isinstance(c, CACHED) and c.__module__ == module]
+    return tuple(caches)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -48,15 +48,15 @@ def weights_of(model: nn.Module, packed: Iterable[Weight] = ()) -> tuple[Weight,
 
 def packed_weights(model: nn.Module) -> tuple[Weight, ...]:
     """Those that modules of `torch.ao` keep in opaque objects; blocks that a library pads are not counted."""
-    found: list[Weight] = []
+    packed: list[Weight] = []
     for path, part in model.named_modules():
         for name, value in vars(part).items():
             if isinstance(value, torch.ScriptObject):
                 with _disable_current_modes():
                     tensors = {tensor.data_ptr(): tensor for tensor in _unpacked(value)}
                 names = (f"{path}.{name}.{number}".lstrip(".") for number in range(len(tensors)))
-                found += map(_packed, names, tensors.values())
-    return tuple(found)
+                packed += map(_packed, names, tensors.values())
+    return tuple(packed)
 
 
 def _unpacked(value: Any) -> Iterator[Tensor]:
@@ -106,3 +106,40 @@ def _sort(name: str, tensor: Tensor, owner: nn.Module | None) -> str:
         return LINEAR if isinstance(owner, nn.Linear) or type(owner).__name__ == TURNED else OTHER
     experts = "expert" in name.lower() or "expert" in type(owner).__name__.lower()
     return EXPERTS if tensor.dim() == 3 and experts else OTHER
+
+
+class StandIns:
+    """The tensors that stand for a model's parameters and buffers in a pass, and what it reads of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.tensors: Mapping[str, Tensor] = {}
+        self.leaves: list[Tensor] = []  # for the parameters that ask for a gradient
+        self._names: dict[int, str] = {}  # by identity
+        # (identity, offset, shape) of a part -> the call that was the first to read it, its bytes
+        self.first_read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
+
+    def begins(self, tensors: Mapping[str, Tensor]) -> None:
+        """Note the tensors, by name, before a pass."""
+        parameters = dict(self._model.named_parameters())  # whose names tied ones go by
+        self.tensors = tensors
+        self._names = {id(tensors[name]): name for name in (*tensors, *parameters)}
+        self.leaves = [tensors[name] for name, parameter in parameters.items() if parameter.requires_grad]
+
+    def name(self, tensor: Tensor) -> str:
+        """The parameter or buffer that a tensor stands for; "" for others."""
+        return self._names.get(id(tensor), "")
+
+    def read(self, at: int, tensors: Iterable[Tensor], view: Tensor | None) -> None:
+        """Note the tensors that call `at` reads; of one that it makes a view of, no more than the view."""
+        for tensor in tensors:
+            if id(tensor) in self._names:
+                part = tensor if view is None else view
+                where = id(tensor), part.storage_offset(), part.shape
+                self.first_read.setdefault(where, (at, part.nbytes))
+
+    @property
+    def unread(self) -> set[str]:
+        """Names of those that no call has read."""
+        read = {identity for identity, _, _ in self.first_read}
+        return {name for identity, name in self._names.items() if identity not in read}

@@ -78,6 +78,7 @@ BASE = {
     "sweep": ("zoo:deep_mnist", "--device", "t4"),
     "compare": ("zoo:deep_mnist", "zoo:mnist_cnn", "--device", "t4"),
     "parallel": ("zoo:deep_mnist", "--devices", "2xt4"),
+    "rank": ("zoo:deep_mnist", "--device", "t4"),
 }
 
 

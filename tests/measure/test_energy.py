@@ -16,7 +16,7 @@ from neuralpower.measure.calls import call_bytes
 from neuralpower.measure.cpu.timer import copies_of, power_columns, steady_load
 from neuralpower.measure.meters import NullMeter, Reading
 from neuralpower.measure.power.counter import Power, Unreliable, ticking, ticks_of, window_power
-from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power, watch
+from neuralpower.measure.power.energy import Clock, Known, PowerWindow, measure_power, watch
 from tests.simulated import Counter, Device, Queue, SimulatedMeter, Time, simulated_rapl
 
 MS = 1_000_000  # ns
@@ -212,13 +212,13 @@ def seeded_case(seed: int, root: Path) -> Case:
             lambda: device.work(call_s, busy_w * (1 + draw.gauss(0, scatter))),
             rapl,
             time.clock,
-            period_s=known_s,
+            known=Known(period_s=known_s),
         )
         end = float(time.now)
     else:
         queue = Queue(device, call_s, busy_w)
         meter = SimulatedMeter(counter)
-        window = measure_power(queue.run_once, meter, time.clock, drain=queue.drain, period_s=known_s)
+        window = measured(time, queue, meter, period_s=known_s)
         end = window.power.end_ns if window.power else 0.0
     begin = start + (window.settle_s or 0.0) * 1e9
     return Case(window, (device.energy_j(end) - device.energy_j(begin)) / ((end - begin) / 1e9), call_s)
@@ -260,9 +260,7 @@ def windows_of(window_s: float, count: int, period_s: float = 0.1) -> np.ndarray
         phase_s = random.Random(seed).uniform(0, period_s)
         meter = SimulatedMeter(Counter(device, period_s, phase_s, part_s=period_s / 4, noise=0.01, seed=seed))
         queue = Queue(device, 0.0015, 300.0)
-        window = measure_power(
-            queue.run_once, meter, time.clock, window_s=window_s, drain=queue.drain, period_s=period_s
-        )
+        window = measured(time, queue, meter, window_s, period_s=period_s)
         assert window.power_w is not None
         errors.append(window.power_w / 300 - 1)
     return np.array(errors)
@@ -287,8 +285,9 @@ def gpu(
     return time, queue, SimulatedMeter(Counter(device, period_s), **flaws)
 
 
-def measured(time: Time, queue: Queue, meter: Any, **settings: Any) -> PowerWindow:
-    return measure_power(queue.run_once, meter, time.clock, drain=queue.drain, **settings)
+def measured(time: Time, queue: Queue, meter: Any, window_s: float = 0.5, **known: Any) -> PowerWindow:
+    how: dict[str, Any] = {"drain": queue.drain, "window_s": window_s, "known": Known(**known)}
+    return measure_power(queue.run_once, meter, time.clock, **how)
 
 
 def test_a_row_has_the_power_columns_and_nothing_else() -> None:
@@ -408,8 +407,7 @@ def swinging(seed: int, idle_w: float | None) -> tuple[float, PowerWindow]:
         call,
         meter,
         time.clock,
-        idle_w=idle_w,
-        period_s=0.1,
+        known=Known(idle_w, 0.1),
         window_s=4.0,
         drain=lambda: None,
     )
@@ -506,7 +504,7 @@ def test_a_layers_power_comes_from_calls_on_rotated_tensors(tmp_path: Path) -> N
 
     # 2 * 16 * 32 * 4 B = 4 KiB; four times 4 KiB are four sets
     call = Call(layer, (torch.zeros(16, 32), torch.zeros(16, 32).t()))
-    columns = power_columns(call, meter, llc_bytes=4096, idle_w=30.0, period_s=0.001, clock=time.clock)
+    columns = power_columns(call, meter, llc_bytes=4096, known=Known(30.0, 0.001), clock=time.clock)
     assert columns["power_w"] == pytest.approx(90, rel=0.01)
     assert columns["energy_j"] == pytest.approx(0.27, rel=0.01)
     assert (columns["power_source"], columns["power_scope"]) == ("rapl", "package")
@@ -522,7 +520,7 @@ def test_the_clock_is_not_looked_at_after_every_short_call() -> None:
     clock = Clock(lambda: looks.append(1) or time.now_ns(), time.clock.sleep)
     call = Call(lambda _: device.work(1e-5, 90.0), (torch.zeros(64),))
     meter = SimulatedMeter(Counter(device, 0.001))
-    columns = power_columns(call, meter, llc_bytes=64, period_s=0.001, clock=clock)
+    columns = power_columns(call, meter, llc_bytes=64, known=Known(period_s=0.001), clock=clock)
     assert columns["window_runtime_s"] == pytest.approx(1e-5, rel=0.01)
     assert len(looks) < 0.7 / 1e-5 / 10  # 0.7 s of calls
 

@@ -12,7 +12,7 @@ from neuralpower.networks import call_cache, running
 from neuralpower.networks.call_cache import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.trace import recorder
+from neuralpower.trace import described
 from neuralpower.trace import tracer as trace
 
 aten = torch.ops.aten
@@ -107,6 +107,6 @@ def test_a_trace_is_what_it_is_without_a_memory(
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(2))
     remembered = trace.trace(module, inputs.args, inputs.kwargs, training=training)
-    monkeypatch.setattr(recorder, "key_of", lambda *values: None)
+    monkeypatch.setattr(described, "key_of", lambda *values: None)
     monkeypatch.setattr(running, "REPEATS", lambda func, args, kwargs: func(*args, **kwargs))
     assert trace.trace(module, inputs.args, inputs.kwargs, training=training) == remembered

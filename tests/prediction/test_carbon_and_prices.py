@@ -57,6 +57,9 @@ def test_tables_of_others_are_read(tmp_path: Path) -> None:
     assert given("350").grams_per_kwh == 350
     assert given(str(maps)).grams_per_kwh == 400
     assert given(str(watttime)).grams_per_kwh == pytest.approx(453.6, abs=0.1)
+    maps.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        given(str(maps))
     maps.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="no column of electricityMaps or WattTime"):
         given(str(maps))
@@ -67,7 +70,7 @@ def test_a_price_of_an_hour_is_read() -> None:
     assert price_of("2.49 / hour", "EUR", H100) == Price(2.49, "EUR")
 
 
-@pytest.mark.parametrize("value", ["0/h", "-1/h", "2.49", "0.5/token", "free"])
+@pytest.mark.parametrize("value", ["0/h", "-1/h", "0", "0.5/token", "free", "h100=0"])
 def test_an_impossible_price_is_refused(value: str) -> None:
     with pytest.raises(InputError, match="write a positive price of a device for an hour"):
         price_of(value, None, H100)
@@ -80,12 +83,29 @@ def prices(folder: Path, text: str) -> str:
 
 
 def test_prices_of_catalogs_are_read(tmp_path: Path) -> None:
-    own = "device,price_per_hour,currency\nh100-sxm,9,EUR\nnvidia-h100-sxm5-80gb,2.5,EUR\n"
+    own = "device,price_per_hour,currency\nl4,9,EUR\nnvidia-h100-sxm5-80gb,2.5,EUR\n"
     assert price_of(prices(tmp_path, own), None, H100) == Price(2.5, "EUR")
     with pytest.raises(InputError, match="no rate is known"):
         price_of(prices(tmp_path, own), "USD", H100)
     sky = "InstanceType,AcceleratorName,AcceleratorCount,Price\nx,NVIDIA H100-SXM5-80GB,8,24\n"
     assert price_of(prices(tmp_path, sky), None, H100) == Price(3.0, "USD")
+
+
+def test_a_name_of_several_boards_counts_where_none_is_the_devices_alone(tmp_path: Path) -> None:
+    sky = "AcceleratorName,AcceleratorCount,Price\nA100,1,1\nA100-80GB,1,2\nH100,8,24\n"
+    path = prices(tmp_path, sky)
+    assert price_of(path, None, "nvidia-a100-sxm4-80gb") == Price(2.0)
+    assert price_of(path, None, "nvidia-a100-pcie-40gb") == Price(1.0)
+    assert price_of(path, None, H100) == Price(3.0)
+
+
+def test_prices_by_name_are_those_of_the_device() -> None:
+    assert price_of("h100=2.49,l40s=0.79/h", None, "nvidia-l40s") == Price(0.79)
+    assert price_of({"h100": 2.5}, "EUR", H100) == Price(2.5, "EUR")
+    with pytest.raises(InputError, match="two prices"):
+        price_of("h100=2,h100=3", None, H100)
+    with pytest.raises(InputError, match="none of nvidia-l4 is given"):
+        price_of("h100=2", None, "nvidia-l4")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from neuralpower.prediction.footprint import Footprint, footprint_of
 from neuralpower.prediction.generation import Generation
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table
+from tests.program import done
 
 MODEL = (
     "transformers:LlamaForCausalLM?hidden_size=256&num_hidden_layers=2&num_attention_heads=4&vocab_size=512"
@@ -98,3 +101,49 @@ def test_a_training_run_has_its_kilowatt_hours() -> None:
 def test_an_impossible_footprint_is_refused(step: Prediction, options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         footprint_of(step, options)
+
+
+def test_an_old_intensity_is_a_warning_of_the_prediction() -> None:
+    found = neuralpower.predict("zoo:deep_mnist", device="h100", region="ESH")
+    assert any("carbon intensity of Western Sahara is of 2009" in text for text in found.warnings)
+
+
+def test_a_comparison_has_the_footprints_of_both_sides() -> None:
+    how: dict[str, Any] = {"device": ("h100", "l40s"), "price": "h100=3.6,l40s=1.8", "region": "FR"}
+    found = neuralpower.compare("zoo:deep_mnist", **how)
+    assert found.a_footprint is not None and found.b_footprint is not None
+    told = found.to_json()
+    lines = {line["name"]: line["value"]["value"] for line in told["b"]["footprint"]["lines"]}
+    assert lines["price per million samples"] == pytest.approx(1.8 / 3600 * found.b_s.value * 1e6)
+    assert "carbon per million samples, g" in str(found)
+    assert neuralpower.compare("zoo:deep_mnist", "zoo:mnist_cnn", device="h100").a_footprint is None
+    asked = ("--device", "h100", "--price", "2/h", "--format", "csv")
+    assert "price per million samples, USD" in done("compare", "zoo:deep_mnist", "zoo:mnist_cnn", *asked)
+
+
+def test_points_of_a_sweep_are_priced_and_the_best_limit_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "limits.html"
+    asked = ("--device", "h100", "--batch-size", "64", "--dtype", "bfloat16", "--run", "graph", "--json")
+    how = ("--power-limit", "60%..100%", "--price", "3.6/h", "--region", "DE", "--plot", page)
+    told = json.loads(done("sweep", "zoo:resnet18", *asked, *how))
+    points = told["points"]
+    assert [point["power_limit_w"] for point in points][:2] == [420, 455] and len(points) == 9
+    for point in points:
+        each = point["runtime_s"] / 64
+        assert point["price_per_million"] == pytest.approx(1e-3 * each * 1e6)
+        assert point["joules_low"] < point["joules_per_unit"] < point["joules_high"]
+        grams = point["joules_per_unit"] / 3.6 * 380.95
+        assert point["carbon_g_per_million"] == pytest.approx(grams, rel=1e-3)
+    assert points[0]["joules_per_unit"] < points[-1]["joules_per_unit"]
+    assert any(note.startswith("least energy") and "420 W" in note for note in told["notes"])
+    text = page.read_text(encoding="utf-8")
+    assert "J per sample over power limit, W" in text and "Dashed: 90 % bounds." in text
+
+
+def test_joules_of_a_sweep_have_the_bounds_of_a_prediction() -> None:
+    how: dict[str, Any] = {"device": "h100", "batch_size": 64, "dtype": "bfloat16", "run": "graph"}
+    (point,) = neuralpower.sweep("zoo:resnet18", **{**how, "batch_size": (64,)}).points
+    alone = neuralpower.predict("zoo:resnet18", **how).energy_j
+    assert alone is not None and point.energy_j == pytest.approx(alone.value, rel=0.01)
+    assert point.energy_low_j == pytest.approx(alone.low, rel=0.05)
+    assert point.energy_high_j == pytest.approx(alone.high, rel=0.05)

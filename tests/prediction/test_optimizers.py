@@ -27,9 +27,8 @@ from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.recipe import TRAINING, Recipe
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 from tests.asking import requested

@@ -112,6 +112,24 @@ def test_ranks_of_data_are_of_mixtures_and_stages_share_a_step() -> None:
     assert piped.load(drawn(40, 64, 8, rate=50.0), 50.0).requests == 40
 
 
+def test_a_token_has_its_joules_money_and_carbon_and_a_limit_slows_it() -> None:
+    asked: dict[str, Any] = {"device": "l40s", "rate": 4.0, "requests": 20, "input": 64, "output": 16}
+    terms = {"price": "3.6/h", "currency": "EUR", "region": "DE", "node_overhead": 100.0, "pue": 1.5}
+    found = neuralpower.traffic("qwen2.5-0.5b", **asked, **terms)
+    assert found.footprint is not None and found.value.drawn is not None
+    said = {line.name: line.value.value for line in found.footprint.lines}
+    node = found.value.drawn.per_token_j + 100 * found.value.duration_s / found.value.drawn.tokens
+    assert said["with the site per token"] == pytest.approx(1.5 * node)
+    assert said["carbon per million tokens"] == pytest.approx(1.5 * node / 3.6 * 380.95, rel=1e-3)
+    tokens = found.value.drawn.tokens
+    paid = said["price per million tokens in"] * 20 * 64 + said["price per million tokens out"] * tokens
+    assert paid / 1e6 == pytest.approx(3.6 * found.value.duration_s / 3600)
+    assert "price per million tokens out" in traffic_table(found)
+    assert found.to_json()["footprint"]["lines"][0]["name"] == "energy per token"
+    slow = neuralpower.traffic("qwen2.5-0.5b", **asked, clock="1005MHz")
+    assert slow.footprint is None and slow.value.tpot_s["mean"] > found.value.tpot_s["mean"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -119,7 +137,7 @@ def test_ranks_of_data_are_of_mixtures_and_stages_share_a_step() -> None:
         ({"rate": 1.0, "users": 2}, "leave one out"),
         ({"rate": 1.0, "acceptance": 0.5}, "no tokens are drafted"),
         ({"rate": 1.0, "draft_tokens": 3, "acceptance": 1.5}, "from 0 to 1"),
-        ({"rate": 1.0, "price": -1}, "--price -1"),
+        ({"rate": 1.0, "price": -1}, "price -1: write a positive price"),
         ({"rate": 1.0, "link": "14"}, "--link 14"),
         ({"rate": 1.0, "curve": "x"}, "--curve x"),
         ({"rate": 1.0, "replicas": 0}, "--replicas 0"),
@@ -175,7 +193,10 @@ def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
         ({"sla": "ttft=1s"}, "no --devices"),
         ({"sla": "ttft=1s", "devices": "h100-sxm"}, "give --rate 50, or --trace"),
         ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "by": "cost"}, "needs prices"),
-        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"}, "write h100-sxm=2.49"),
+        (
+            {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"},
+            "price: h100-sxm=2.49",
+        ),
         ({"rate": -5, "sla": "ttft=1s", "devices": "h100-sxm"}, "rate -5"),
     ],
 )

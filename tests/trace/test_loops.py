@@ -31,8 +31,7 @@ from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named
 from neuralpower.prediction.compose import compose
-from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
-from neuralpower.trace.recorder import VIEW
+from neuralpower.trace.loops import NEW_BYTES, OFTEN, VIEW, Called, recurring
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from tests.learn.test_predictor import BOUNDED, dataset, fresh, seconds

@@ -53,9 +53,7 @@ class CpuRig:
             self.meter,
             llc_bytes=self.cpu.llc_bytes or 0,
             memory_bytes=self.cpu.memory_bytes,
-            idle_w=self.tested.idle_w,
-            period_s=self.tested.update_period_p95_s,
-            counter=self.tested.use_counter,
+            known=self.tested.known,
         )
 
     def self_test(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from neuralpower.measure.calls import (
     warm_of,
 )
 from neuralpower.measure.meters import NullMeter, PowerMeter
-from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
+from neuralpower.measure.power.energy import UNKNOWN, Clock, Known, PowerWindow, measure_power
 from neuralpower.networks.users_code import raised, users_code
 
 SENTINEL_EVERY = 12  # calls
@@ -366,9 +366,7 @@ def power_columns(
     *,
     llc_bytes: int,
     memory_bytes: int | None = None,
-    idle_w: float | None = None,
-    period_s: float | None = None,
-    counter: bool = True,
+    known: Known = UNKNOWN,
     clock: Clock | None = None,
 ) -> dict[str, Any]:
     """Power columns of one call on a CPU, which it has to itself meanwhile, and `flags`.
@@ -378,9 +376,7 @@ def power_columns(
         meter: open.
         llc_bytes: the last-level cache.
         memory_bytes: the machine's memory; a quarter of it may be taken.
-        idle_w: power of the idle machine.
-        period_s: the longest usual time between two ticks of the counter, as the self-test found it.
-        counter: False integrates samples of power instead.
+        known: what a self-test of the meter has found.
         clock: the process's own by default.
 
     Returns:
@@ -402,7 +398,7 @@ def power_columns(
                     step()
             return batch
 
-        window = measure_power(run_once, meter, clock, idle_w=idle_w, period_s=period_s, counter=counter)
+        window = measure_power(run_once, meter, clock, known=known)
     return {**window.to_row(), "flags": window.flags}
 
 

@@ -190,13 +190,7 @@ class CudaRig:
                 return no_power("host_bound")  # the device idles between calls: its power is not theirs
             queue = self._queue(block)
             window = measure_power(
-                queue.run_once,
-                self.meter,
-                self._clock(),
-                drain=queue.drain,
-                idle_w=self.tested.idle_w,
-                period_s=self.tested.update_period_p95_s,
-                counter=self.tested.use_counter,
+                queue.run_once, self.meter, self._clock(), drain=queue.drain, known=self.tested.known
             )
             queue.run_once()
             capped = self.timer.condition().power_capped  # while it works

@@ -55,14 +55,14 @@ class Exchanges:
         The elements of the whole buffer are a multiple of the ranks.
         """
         largest = self.largest_bytes or LARGEST_BYTES[self.backend]
-        found: dict[tuple[str, int], None] = {}
+        places: dict[tuple[str, int], None] = {}
         for function in self.functions:
             size = float(LEAST_BYTES)
             while size <= largest:
                 elements = max(round(size / 4 / self.ranks), 1) * self.ranks
-                found[function, elements] = None
+                places[function, elements] = None
                 size *= 2**0.5
-        order = list(found)
+        order = list(places)
         random.Random(self.seed).shuffle(order)
         return [one for one in order if one[0] != "send_recv" or self.ranks == 2]
 

@@ -12,10 +12,13 @@ from neuralpower.measure.meters.base import (
     NullMeter,
     PowerMeter,
     Reading,
+    absence,
     meter_status,
     open_meter,
     power_meter,
 )
+from neuralpower.measure.meters.meter import Meter
+from neuralpower.measure.meters.plugins import known_meters, plugged
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -26,12 +29,16 @@ __all__ = [
     "CHOICES",
     "METERS",
     "Description",
+    "Meter",
     "MeterStatus",
     "MeterUnavailable",
     "NullMeter",
     "PowerMeter",
     "Reading",
+    "absence",
+    "known_meters",
     "meter_status",
     "open_meter",
+    "plugged",
     "power_meter",
 ]

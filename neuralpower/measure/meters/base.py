@@ -6,13 +6,13 @@ A meter reads and says where its numbers come from. `neuralpower.measure.power` 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import Self
 
-from neuralpower.errors import DeviceError, unknown
+from neuralpower.errors import DeviceError, quoted, unknown
 
 
 class Reading(NamedTuple):
@@ -64,7 +64,8 @@ class MeterUnavailable(DeviceError):  # noqa: N818  # a state of the meter, seld
     """A meter that cannot be read: `reason` is one word for a table, the text one line for the user.
 
     Reasons: no_rapl, no_permission, unreadable, no_driver, no_library, stale_library, driver_mismatch,
-    not_supported, gpu_not_found, gpu_lost, reset_required, mig, shared, meter_lost, no_meter.
+    not_supported, gpu_not_found, gpu_lost, reset_required, mig, shared, meter_lost, no_meter, plugged_in,
+    plugin.
     """
 
     def __init__(self, reason: str, text: str) -> None:
@@ -133,12 +134,19 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
     """
     if choice == "none":
         return NullMeter("not_asked", "no meter was requested")
+    from neuralpower.measure.meters.plugins import plugged
+
+    failed = plugged()
     if choice != "auto":
+        if choice in failed:
+            raise MeterUnavailable("plugin", f"{choice}: {failed[choice]}")
         if choice not in METERS:
             raise unknown("power meter", choice, [*METERS, *CHOICES])
         return _opened(choice, device)
     failures: list[MeterUnavailable] = []
     for name in METERS:
+        if getattr(METERS[name], "by_name", False):
+            continue
         try:
             return _opened(name, device)
         except MeterUnavailable as error:
@@ -150,13 +158,34 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
 
 
 def _opened(name: str, device: str) -> PowerMeter:
-    meter = METERS[name].for_device(device)
+    with _told(name):
+        meter = METERS[name].for_device(device)
     if meter is None:
+        why = f" ({absent})" if (absent := absence(name)) else ""
         raise MeterUnavailable(
-            "no_meter", f"{name} does not see the power of {device}; use --power auto or none"
+            "no_meter", f"{name} does not see the power of {device}{why}; use --power auto or none"
         )
-    meter.open()
+    with _told(name):
+        meter.open()
     return meter
+
+
+def absence(name: str) -> str:
+    """Why this machine has no such meter; "" where it has, or where the meter does not say."""
+    says = getattr(METERS[name], "absent", None)
+    return "" if says is None else str(says())
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Say which meter raised what is not a MeterUnavailable, as one of another package may."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        text = f"{name}: raises {quoted(error):.300}; update its package, or use --power none"
+        raise MeterUnavailable("plugin", text) from error
 
 
 @dataclass(frozen=True)
@@ -175,14 +204,15 @@ class MeterStatus:
 
 def meter_status(name: str, device: str) -> MeterStatus | None:
     """Try the meter on the device; None where it has nothing to do with it."""
-    meter = METERS[name].for_device(device)
-    if meter is None:
-        return None
     try:
-        meter.open()
+        with _told(name):
+            if (meter := METERS[name].for_device(device)) is None:
+                return None
+            meter.open()
     except MeterUnavailable as error:
         return MeterStatus(name, device, error.reason, str(error))
     with contextlib.closing(meter):
         description = meter.describe()
     limit = f", limit {description.limit_w:g} W" if description.limit_w is not None else ""
-    return MeterStatus(name, device, None, f"{description.source}, {' '.join(description.domains)}{limit}")
+    source = description.source if description.source != "none" else description.sampled_source
+    return MeterStatus(name, device, None, f"{source}, {' '.join(description.domains)}{limit}")

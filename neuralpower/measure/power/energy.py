@@ -43,6 +43,18 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What a self-test has found of a meter and its device."""
+
+    idle_w: float | None = None  # power of the idle device, warm and ready
+    period_s: float | None = None  # the longest usual time between two ticks of the counter
+    counter: bool = True  # False: samples of power are integrated instead
+
+
+UNKNOWN = Known()
+
+
+@dataclass(frozen=True)
 class PowerWindow:
     """Power of a call that was repeated over a busy window, or the reason why there is none."""
 
@@ -233,10 +245,8 @@ def measure_power(
     clock: Clock | None = None,
     *,
     window_s: float = WINDOW_S,
-    idle_w: float | None = None,
     drain: Callable[[], int | None] | None = None,
-    period_s: float | None = None,
-    counter: bool = True,
+    known: Known = UNKNOWN,
 ) -> PowerWindow:
     """Repeat a call until its power is known.
 
@@ -247,45 +257,37 @@ def measure_power(
         meter: open.
         clock: the process's own by default.
         window_s: busy time that is counted; up to four times as much for want of five ticks and a call.
-        idle_w: power of the idle device, warm and ready.
         drain: waits until the queue is empty, and returns how many calls were in it.
-        period_s: the longest usual time between two ticks of the counter, as the self-test found it.
-        counter: False integrates samples of power instead.
+        known: what a self-test has found.
 
     Returns:
         The window; without power but with a reason for no meter, a lost one, or useless readings.
 
-    A call of 40 to 200 ms beats against a slow counter, however long the window. If `idle_w` is known, the
-    device is then left idle between calls for a random time up to 100 ms, and that energy is subtracted.
-    `alias_risk` says so in either case.
+    A call of 40 to 200 ms beats against a slow counter, however long the window (`alias_risk`). If its
+    idle power is known, the device then idles between calls for a random time up to 100 ms, whose energy
+    is subtracted.
     """
     if isinstance(meter, NullMeter):
         return PowerWindow(None, meter.reason)
-    drain = drain or _nothing_queued
+    drain, idle_w = drain or _nothing_queued, known.idle_w
     try:
         description = meter.describe()
-        loop = _Loop(run_once, meter, clock or Clock(), period_s)
-        timed, busy = _taken(loop, window_s, drain, period_s, paused=idle_w is not None)
+        loop = _Loop(run_once, meter, clock or Clock(), known.period_s)
+        timed, busy = _taken(loop, window_s, drain, known.period_s, paused=idle_w is not None)
     except MeterUnavailable as error:
         return PowerWindow(None, error.reason)
     finally:
         drain()
+    about: dict[str, Any] = {"limit_w": description.limit_w, "pauses": busy.pauses}
+    about |= {"period_s": known.period_s, "idle_w": idle_w or 0.0, "counter": known.counter}
     try:
-        power = window_power(
-            busy.readings,
-            period_s=period_s,
-            limit_w=description.limit_w,
-            pauses=busy.pauses,
-            idle_w=idle_w or 0.0,
-            counter=counter,
-        )
+        power = window_power(busy.readings, **about)
     except Unreliable as error:
         return replace(timed, reason=str(error))
     source = description.sampled_source if power.sampled else description.source
-    length_s = (power.end_ns - power.start_ns) / 1e9
-    return replace(
-        timed, power=power, source=source, scope=description.scope, window_s=length_s, idle_w=idle_w
-    )
+    window_s = (power.end_ns - power.start_ns) / 1e9
+    scope = description.scope
+    return replace(timed, power=power, source=source, scope=scope, window_s=window_s, idle_w=idle_w)
 
 
 def _taken(

@@ -17,7 +17,7 @@ import numpy as np
 
 from neuralpower.measure.meters import MeterUnavailable, NullMeter, PowerMeter, Reading
 from neuralpower.measure.power.counter import Ticking, Unreliable, ticking, window_power
-from neuralpower.measure.power.energy import Clock, RunOnce, measure_power, watch
+from neuralpower.measure.power.energy import Clock, Known, RunOnce, measure_power, watch
 
 BUSY_DISAGREEMENT = 0.05
 IDLE_DISAGREEMENT, IDLE_DISAGREEMENT_W = 0.1, 5.0  # the larger of the two
@@ -58,6 +58,11 @@ class SelfTest:
     busy_average_w: float | None = None  # by samples over a second
     square_w: tuple[float, ...] = ()  # one per phase
     linearity_w: tuple[float, ...] = ()  # one per length of the window
+
+    @property
+    def known(self) -> Known:
+        """What measurements with this meter need."""
+        return Known(self.idle_w, self.update_period_p95_s, self.use_counter)
 
     @property
     def consistent(self) -> bool | None:
@@ -266,7 +271,7 @@ class _Test:
 
     def lengths(self) -> dict[str, Any]:
         """The same load over windows of several lengths."""
-        how: dict[str, Any] = {"drain": self.drain, "period_s": self.period_s}
+        how: dict[str, Any] = {"drain": self.drain, "known": Known(period_s=self.period_s)}
         lengths_s = self.durations.windows_s
         windows = [measure_power(self.load, self.meter, self.clock, window_s=s, **how) for s in lengths_s]
         return {"linearity_w": tuple(window.power_w for window in windows if window.power_w is not None)}

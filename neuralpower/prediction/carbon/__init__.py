@@ -9,13 +9,15 @@ from __future__ import annotations
 import csv
 import datetime
 import functools
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, first_line, unknown
+from neuralpower.files.json_files import read_text
 from neuralpower.files.paths import is_file
 
 TABLE = Path(__file__).with_name("intensity.csv")
@@ -84,8 +86,12 @@ def given(value: Any) -> Intensity:
 
 
 def _of_file(path: Path) -> Intensity:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [*csv.DictReader(file)]
+    try:
+        rows = [*csv.DictReader(io.StringIO(read_text(path, mark=True)))]
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: {first_line(error)}; choose a table of electricityMaps or WattTime"
+        ) from None
     named = [
         (column, factor)
         for begin, factor in COLUMNS.items()

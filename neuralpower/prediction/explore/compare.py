@@ -25,6 +25,7 @@ from neuralpower.layers import Layer
 from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
+from neuralpower.prediction.footprint import Footprint
 from neuralpower.prediction.prediction import SCHEMA, Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.shown import Shown
@@ -42,6 +43,8 @@ class Comparison(Shown):
     a_faster: float  # probability
     warnings: tuple[str, ...] = ()  # of either side, as text
     about: str = ""  # what both sides share: phase, dtype, way to run, device
+    a_footprint: Footprint | None = None  # energy, money and carbon, where options request them
+    b_footprint: Footprint | None = None
 
     @property
     def faster(self) -> tuple[str, float]:
@@ -52,8 +55,8 @@ class Comparison(Shown):
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
-            "a": {"name": self.a, "runtime_s": self.a_s.to_json()},
-            "b": {"name": self.b, "runtime_s": self.b_s.to_json()},
+            "a": named(self, "name=a runtime_s=a_s footprint=a_footprint"),
+            "b": named(self, "name=b runtime_s=b_s footprint=b_footprint"),
             **named(self, "ratio a_faster warnings"),
         }
 
@@ -155,8 +158,10 @@ def compare(a: Side, b: Side) -> Comparison:
     faster = 0.5 if value == 1 else float(value < 1)
     if deviation:
         faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
+    footprints = (one.prediction.footprint for one in (a, b))
     return Comparison(
-        a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)
+        *(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)),
+        *(found if isinstance(found, Footprint) else None for found in footprints),
     )
 
 
@@ -174,6 +179,9 @@ def _warnings(a: Side, b: Side) -> Iterator[str]:
     yield from (text for text in first if text in second)
     yield from (f"A: {text}" for text in first if text not in second)
     yield from (f"B: {text}" for text in second if text not in first)
+    footprints = (one.prediction.footprint for one in (a, b))
+    warned = (text for found in footprints if isinstance(found, Footprint) for text in found.warnings)
+    yield from (text for text in dict.fromkeys(warned) if text not in (*first, *second))
 
 
 def _deviation(interval: Interval) -> float:

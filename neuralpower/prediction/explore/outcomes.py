@@ -21,6 +21,7 @@ from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.watts import idle_power, shipped_watts
 from neuralpower.prediction.energy import ENERGY_COVERAGE, awake_w
 
 Array = np.ndarray
@@ -34,6 +35,8 @@ class Outcomes:
     low_s: Array
     high_s: Array
     energy_j: Array
+    energy_low_j: Array
+    energy_high_j: Array
     coverage: Array  # share of the layers' time by regressors that were trained on such calls
     trained: Array  # the same, on this device
     launch_s: Array  # that the device waits for its host
@@ -53,6 +56,7 @@ class Work:
     unmodelled_s: Array  # [networks] by roofline
     host_s: Array | None  # [networks] of the host alone, where the predictor knows it
     graphed: bool = False  # whether all calls of a network are launched at once
+    kinds: Array | None = None  # [distinct layers] a number for each kind; None: they are of one
 
     def outcomes(self, predictor: Predictor) -> Outcomes:
         """Their totals."""
@@ -71,17 +75,64 @@ class Work:
         covered = counts @ np.where(known, device_s, 0.0) / apart
         clock = 1.0 if predictor.setting is None else predictor.setting.clock
         idle_w = awake_w(predictor.hardware, clock)
-        powered = counts @ np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
+        joules = np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
+        powered = counts @ joules
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
+        spreads = self._power_spreads(joules, powered)
+        waiting = np.clip(1 - busy / np.maximum(value, 1e-30), 0.0, 1.0)
+        power = power_bounds(mean_w, spreads, waiting, predictor)
+        energy_low = energy * np.exp(-np.hypot(_apart(power[0], power[1]), _apart(value, low)))
+        energy_high = energy * np.exp(np.hypot(_apart(power[0], power[2]), _apart(value, high)))
         codes = [BASES.index(basis) for basis in UNTRAINED]
         untrained = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
         coverage = np.maximum(0.0, 1 - (untrained + extra) / apart)
         trained = counts @ np.where(np.isin(origins(predictor, e), HERE), device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
-        return Outcomes(value, low, high, energy, coverage, trained, waits_s)
+        return Outcomes(value, low, high, energy, energy_low, energy_high, coverage, trained, waits_s)
+
+    def _power_spreads(self, joules: Array, powered: Array) -> list[Array]:
+        """Spreads of the working power to its low and its high bound, as `energy.energy_of` adds them up.
+
+        Each [networks], a logarithm; `joules` of each layer, `powered` of all of a network.
+        """
+        e, common = self.estimates, NINETY * shipped_watts().network_doubt
+        if not len(joules):
+            return [np.full(len(powered), common)] * 2
+        kinds = np.zeros(len(joules), dtype=int) if self.kinds is None else self.kinds
+        _, groups = np.unique(2 * kinds + (e.power_trained > 0), return_inverse=True)
+        found = []
+        for bound in (e.power_low_w, e.power_high_w):
+            apart = joules * np.nan_to_num(_apart(e.power_w, bound))
+            of_groups = csr_array((apart, (np.arange(len(groups)), groups.reshape(-1))))
+            shares = (self.counts @ of_groups).toarray() / np.maximum(powered, 1e-30)[:, None]
+            found.append(np.hypot(common, np.sqrt((shares**2).sum(axis=1))))
+        return found
+
+
+def _apart(value: Array, bound: Array) -> Array:
+    """How far a bound is from a value, as a logarithm; 0 where either is not positive or not known."""
+    known = (value > 0) & (bound > 0)
+    ratio = np.divide(bound, value, out=np.ones(np.shape(value)), where=known)
+    return np.asarray(np.abs(np.log(ratio)))
+
+
+def power_bounds(
+    mean_w: Array, spreads: Sequence[Array], waiting: Array, predictor: Predictor
+) -> list[Array]:
+    """(Mean power, low, high), each [networks]; `waiting`: share of the time."""
+    hardware, setting = predictor.hardware, predictor.setting
+    if hardware is None or hardware.board_w is None:
+        working = [mean_w, mean_w * np.exp(-spreads[0]), mean_w * np.exp(spreads[1])]
+        return [bound * (1 - waiting) for bound in working]
+    idle = idle_power(hardware, 1.0 if setting is None else setting.clock)
+    limit = min(hardware.board_w, (setting and setting.limit_w) or hardware.board_w)
+    low = np.minimum(np.maximum(mean_w * np.exp(-spreads[0]), idle[1]), mean_w)
+    high = np.maximum(np.minimum(mean_w * np.exp(spreads[1]), limit), mean_w)
+    ends = zip((mean_w, low, high), idle, strict=True)
+    return [bound * (1 - waiting) + watts * waiting for bound, watts in ends]
 
 
 class Pool:
@@ -110,7 +161,7 @@ class Pool:
         """Predict each distinct layer once."""
         none, start = np.zeros(0), 0
         found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
-        counts, host = [none], [none]
+        counts, host, kinds = [none], [none], [none.astype(int)]
         for kind, parts in self._parts.items():
             inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
             found.append(estimated)
@@ -118,6 +169,7 @@ class Pool:
             counts += [count for _, _, _, count in parts]
             columns.append(start + inverse)
             host.append(dispatch_s)
+            kinds.append(np.full(len(estimated.runtime_s), len(kinds)))
             start += len(estimated.runtime_s)
         estimates = Estimates(
             *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)
@@ -129,7 +181,7 @@ class Pool:
         host_s: Array | None = None
         if predictor.dispatch is not None and not self.graphed:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
-        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed)
+        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed, np.concatenate(kinds))
 
     @staticmethod
     def _estimated(

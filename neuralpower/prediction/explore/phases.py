@@ -22,16 +22,20 @@ from neuralpower.prediction.explore.sweep import (
     Grid,
     Sweep,
     SweepPoint,
+    best_settings,
+    costs_of,
     left_bytes,
     pareto_front,
     set_as,
     sweep,
 )
+from neuralpower.prediction.footprint import Terms, made_by, terms_in
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
 from neuralpower.trace.routing import ROUTING
 
 SAID = {"batch_size": "batch size", "seq_len": "seq-len"}  # in messages
+NO_TERMS = Terms()
 UNKNOWN = """
     runtime_s low_s high_s samples_per_s energy_j memory_bytes memory_high_bytes fits coverage
 """.split()
@@ -58,7 +62,7 @@ def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) ->
     points = grid.requests(request)
     for predictor, dtype in itertools.product(predictors, grid.dtypes):
         replace(points[0], dtype=dtype).check(predictor)
-    return sweep_phases(points, predictors, memory_bytes=grid.memory_bytes)
+    return sweep_phases(points, predictors, memory_bytes=grid.memory_bytes, terms=grid.terms)
 
 
 def grids_of(
@@ -110,6 +114,7 @@ def grids_of(
         phases,
         layouts_in(options),
         None if memory is None else bytes_of(memory),
+        terms_in(options),
     )
     grids = [(replace(lists, dtypes=dtypes), those) for dtypes, those in groups.items()]
     return request, grids or [(lists, [*predictors])], tuple(notes)
@@ -129,7 +134,11 @@ def _checked(phases: Sequence[Phase]) -> str:
 
 
 def sweep_phases(
-    requests: Sequence[Request], predictors: Sequence[Predictor], *, memory_bytes: float | None = None
+    requests: Sequence[Request],
+    predictors: Sequence[Predictor],
+    *,
+    memory_bytes: float | None = None,
+    terms: Terms = NO_TERMS,
 ) -> Sweep:
     """Predict each request by each predictor.
 
@@ -137,6 +146,7 @@ def sweep_phases(
         requests: of one phase; one that cannot be predicted has its error.
         predictors: one for each device.
         memory_bytes: of the device; None: that of its spec sheet.
+        terms: of node, site, electricity and price.
 
     Raises:
         PredictorError: a predictor was not trained on the dtype or phase.
@@ -154,14 +164,15 @@ def sweep_phases(
         if note := predictor.platform.memory_note(request.way):
             notes[note] = None
         samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
-        figures = dict(_memory(prediction, predictor, memory_bytes, request.margin))
-        points.append(SweepPoint(**about, **_figures(prediction, samples), **figures))
+        figures = dict(memory_figures(prediction, predictor, memory_bytes, request.margin))
+        costs = costs_of(made_by(prediction), terms) if prediction.runtime_s.value else {}
+        points.append(SweepPoint(**about, **_figures(prediction, samples), **figures, **costs))
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     warnings = tuple(doubts(predictors, coverages, trained))
     run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
-    return Sweep(marked, front, len(pairs), tuple(notes), warnings, run)
+    return Sweep(marked, front, len(pairs), (*notes, *best_settings(marked)), warnings, run)
 
 
 def _about(request: Request, predictor: Predictor) -> dict[str, Any]:
@@ -207,7 +218,7 @@ def _figures(prediction: Prediction, samples: int) -> dict[str, Any]:
     return figures
 
 
-def _memory(
+def memory_figures(
     prediction: Prediction, predictor: Predictor, room: float | None, margin: float | None
 ) -> Iterator[tuple[str, Any]]:
     """The peak, and whether its upper bound fits into the device's memory, minus what is kept free."""

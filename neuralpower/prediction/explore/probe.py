@@ -29,12 +29,10 @@ from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.recipe import TRAINING, settings_of
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 

@@ -18,10 +18,12 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.doubts import doubts
-from neuralpower.prediction.explore.outcomes import finite
+from neuralpower.prediction.explore.outcomes import Outcomes, finite
 from neuralpower.prediction.explore.space import Explored, Point, explore
+from neuralpower.prediction.footprint import Made, Terms, each_of
 from neuralpower.prediction.prediction import HOST_BOUND
 from neuralpower.prediction.request import Request
+from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.trace.question import EAGER, checked_run
@@ -66,6 +68,21 @@ class SweepPoint:
     bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
     power_limit_w: float | None = None  # that the device is set to; None: its own
     clock_share: float | None = None  # of the highest clock; None: as high as the limit allows
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    unit: str = "sample"  # what a pass makes: samples, or tokens of a language model's phase
+    # with what the node and the site add; money and carbon where options say them
+    units_per_s: float | None = None
+    joules_per_unit: float | None = None
+    joules_low: float | None = None
+    joules_high: float | None = None
+    price_per_million: float | None = None
+    price_low: float | None = None
+    price_high: float | None = None
+    currency: str | None = None
+    carbon_g_per_million: float | None = None
+    carbon_low_g: float | None = None
+    carbon_high_g: float | None = None
 
     @property
     def power_w(self) -> float | None:
@@ -113,6 +130,7 @@ class Grid:
     phases: Sequence[Phase] = (Phase(),)  # of one name, which may differ in tokens
     layouts: Sequence[Layout] = (ONE,)
     memory_bytes: float | None = None  # of the device; None: that of its spec sheet
+    terms: Terms = Terms()  # of node, site, electricity and price
 
     def requests(self, request: Request) -> list[Request]:
         """The points, with integers of Python's, since JSON has none of NumPy's."""
@@ -169,11 +187,12 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None
-        found += _swept(request, points, explored, predictor, grid.memory_bytes)
+        found += _swept(request, points, explored, predictor, grid)
     front, best = pareto_front(found)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
-    return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
+    said = (*notes, *best_settings(marked))
+    return Sweep(marked, front, traces, said, tuple(doubts(predictors, coverages, trained)), run)
 
 
 def joined(sweeps: Sequence[Sweep]) -> Sweep:
@@ -202,10 +221,10 @@ def left_bytes(predictor: Predictor, room: float | None, phase: str, margin: flo
 
 
 def _swept(
-    request: Request, points: Sequence[Point], explored: Explored, predictor: Predictor, room: float | None
+    request: Request, points: Sequence[Point], explored: Explored, predictor: Predictor, grid: Grid
 ) -> Iterator[SweepPoint]:
-    """The points by one predictor; `room` is the device's memory in bytes."""
-    o, left = explored.outcomes, left_bytes(predictor, room, FORWARD, request.margin)
+    """The points by one predictor."""
+    o, left = explored.outcomes, left_bytes(predictor, grid.memory_bytes, FORWARD, request.margin)
     for i, point in enumerate(points):
         value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
         yield SweepPoint(
@@ -229,7 +248,84 @@ def _swept(
             launch_share=finite(o.launch_s[i] / o.runtime_s[i]) if value else None,
             error=explored.errors.get(i, ""),
             **set_as(predictor),
+            **_costs(o, i, point, predictor, grid.terms),
         )
+
+
+def _costs(o: Outcomes, i: int, point: Point, predictor: Predictor, terms: Terms) -> dict[str, Any]:
+    """What a sample of a point takes."""
+    if not finite(o.runtime_s[i]):
+        return {}
+    time, energy = (
+        Interval(*(float(getattr(o, name)[i]) for name in names.split()))
+        for names in ("runtime_s low_s high_s", "energy_j energy_low_j energy_high_j")
+    )
+    known = energy if finite(energy.value) else None
+    return costs_of(Made(predictor.device, "sample", point.batch_size, time, known), terms)
+
+
+def costs_of(made: Made, terms: Terms) -> dict[str, Any]:
+    """The columns of a point: throughput, joules, money and carbon; raises InputError for no price."""
+    each, energy = each_of(made, terms), made.energy_j
+    return {
+        "energy_low_j": energy and energy.low,
+        "energy_high_j": energy and energy.high,
+        "unit": each.unit,
+        "units_per_s": each.per_s.value,
+        **_ends(each.energy_j, "joules_per_unit", "joules_low", "joules_high"),
+        **_ends(each.price, "price_per_million", "price_low", "price_high"),
+        "currency": each.currency,
+        **_ends(each.carbon_g, "carbon_g_per_million", "carbon_low_g", "carbon_high_g"),
+    }
+
+
+def _ends(value: Interval | None, *names: str) -> dict[str, float | None]:
+    bounds = [None] * len(BOUNDS) if value is None else [getattr(value, bound) for bound in BOUNDS]
+    return dict(zip(names, bounds, strict=True))
+
+
+def best_settings(points: Sequence[SweepPoint]) -> Iterator[str]:
+    """The setting of least energy of each question, where it has several limits or clocks.
+
+    Besides, that of the least energy times delay (Horowitz et al., IEEE SLPE 1994), which slows down less.
+    """
+    questions: dict[tuple[object, ...], list[SweepPoint]] = {}
+    for point in points:
+        if point.joules_per_unit and point.units_per_s:
+            key = (point.device, point.dtype, point.batch_size, point.seq_len, point.layout)
+            questions.setdefault(key, []).append(point)
+    for some in questions.values():
+        if len({(one.power_limit_w, one.clock_share) for one in some}) < 2:
+            continue
+        fastest = max(some, key=lambda one: one.units_per_s or 0.0)
+        least = min(some, key=lambda one: one.joules_per_unit or 0.0)
+        knee = min(some, key=lambda one: (one.joules_per_unit or 0.0) / (one.units_per_s or 1.0))
+        sizes = f" of batch {least.batch_size}" if len(questions) > 1 else ""
+        if knee is least:
+            yield f"least energy{sizes}, times delay too: {_setting(least)}, {_against(least, fastest)}"
+            continue
+        yield f"least energy{sizes}: {_setting(least)}, {_against(least, fastest)}"
+        yield f"least energy times delay{sizes}: {_setting(knee)}, {_against(knee, fastest)}"
+
+
+def _setting(point: SweepPoint) -> str:
+    parts = [] if point.power_limit_w is None else [f"{point.power_limit_w:g} W"]
+    if point.clock_share is not None or not parts:
+        parts.append(f"{point.clock_share or 1.0:.0%} of the highest clock")
+    return " at ".join(parts)
+
+
+def _against(point: SweepPoint, fastest: SweepPoint) -> str:
+    """Joules and speed next to those of the fastest point."""
+    ratios = [
+        (getattr(point, name) or 0.0) / (getattr(fastest, name) or 1.0)
+        for name in ("joules_per_unit", "units_per_s")
+    ]
+    each = f"{point.joules_per_unit:.3g} J per {point.unit}"
+    if point is fastest:
+        return f"{each}, the fastest"
+    joules, speed = (f"{ratio - 1:+.1%}" for ratio in ratios)
+    return f"{each} ({joules} against the fastest), {speed} {point.unit}s/s"
 
 
 def set_as(predictor: Predictor) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Asked(OptionGroup):
     ),
 )
 @partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
-def bench(asked: Asked, **given: str | None) -> None:
+def bench(asked: Asked, **spelled: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
     from neuralpower.suites.bench.options import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.results import axes_of, points_of
@@ -116,7 +116,7 @@ def bench(asked: Asked, **given: str | None) -> None:
         return
     config, out = asked.config, asked.out
     read = Config() if config is None else read_config(config)
-    told = {name: value for name, value in given.items() if value is not None}
+    told = {name: value for name, value in spelled.items() if value is not None}
     if asked.phase is not None:
         _settle(asked.phase == "forward", told)
     spoken = axes_of(asked.grid or ())

@@ -62,7 +62,7 @@ def read_logs(path: Path) -> list[Log]:
     if is_file(path / NAME):
         latest = {r["label"]: r for r in read_journal(path) if r.get("type") == "point"}
         values = values_of(latest.values())
-        return [Log(f"{path}: {label}", found) for label, found in zip(latest, values, strict=True)]
+        return [Log(f"{path}: {label}", read) for label, read in zip(latest, values, strict=True)]
     if is_folder(path):
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
@@ -72,11 +72,11 @@ def read_logs(path: Path) -> list[Log]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
-    found = parse(text, str(path))
-    if not found.values:
+    read = parse(text, str(path))
+    if not read.values:
         text = "contains no result line such as `__results.time__= 12.5`; give a log of a benchmark"
         raise InputError(f"{path}: {text}")
-    return [found]
+    return [read]
 
 
 def values_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -285,13 +285,13 @@ def page_of(
     states = Table("States", (*STATE, "points"), tuple((*key, count) for key, count in counts.items()))
     sections = [Section("Points", (method,), (states, _best(frame, roofs)))]
     left_out: list[str] = []
-    for family, some in frame.groupby("family"):
+    for family, swept in frame.groupby("family"):
         known = family_named(str(family))
-        whole = some.astype(dict.fromkeys(known.words, int))  # next to other families they have gaps
+        whole = swept.astype(dict.fromkeys(known.words, int))  # next to other families they have gaps
         sections += _family(known.title.capitalize(), whole, roofs, left_out)
     if frame["family"].nunique() > 1:
         both = [(*one, relative) for one in _by_device(frame, roofs) for relative in (False, True)]
-        together = [roofline(some, roof, "kind", relative) for *_, some, roof, relative in both]
+        together = [roofline(swept, roof, "kind", relative) for *_, swept, roof, relative in both]
         sections.append(Section("All families", (), tuple(together)))
     if operators:
         note = "Self times of a profiled step; time outside operators is the remainder."

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neuralpower.ask import texts
 from neuralpower.cli import parsing
@@ -19,6 +18,7 @@ from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.report.grid import grid as table
 from neuralpower.report.number_format import quantity
+from neuralpower.suites.paradnn.options import Common
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.sweep import (
     CSV,
@@ -35,9 +35,6 @@ from neuralpower.suites.paradnn.sweep import (
     single_text,
     states_of,
 )
-
-if TYPE_CHECKING:
-    from neuralpower.suites.paradnn.command import Common
 
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
 COVERED = 0.95  # least share of a predicted time that must come from trained regressors, without a warning

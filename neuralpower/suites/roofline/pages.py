@@ -298,13 +298,13 @@ def _by_batch(
     largest = {n.model: b for b in view.batch_sizes for n in view.networks if view.runtime_s(n, device, b)}
     series = []
     for batch in view.batch_sizes:
-        some = [
+        timed = [
             (n, *point(n, view.work(n, batch), t))
             for n in view.networks
             if (t := view.runtime_s(n, device, batch))
         ]
-        labels = tuple(n.label if largest[n.model] == batch else "" for n, _, _ in some)
-        series.append(Series.of(f"batch {batch}", [(x, y, n.label) for n, x, y in some], labels=labels))
+        labels = tuple(n.label if largest[n.model] == batch else "" for n, _, _ in timed)
+        series.append(Series.of(f"batch {batch}", [(x, y, n.label) for n, x, y in timed], labels=labels))
     return tuple(series)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neuralpower.layers.embedding import Embedding
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.fusion import without
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.lifetimes import CACHE, INPUTS
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -23,16 +20,7 @@ def cached_positions(trace: Trace, question: Question) -> Trace:
     content = [False] * len(flow.nodes)
     for i, node in enumerate(flow.nodes):
         content[i] = _brings_content(trace, node) or any(content[j] for j in node.sources if j is not None)
-    gone = {node.at for i, node in enumerate(flow.nodes) if not content[i]}
-    read = {access.storage for node in flow.nodes if node.at not in gone for access in node.flow.reads}
-    made = {access.storage for node in flow.nodes if node.at in gone for access in node.flow.writes}
-    return replace(
-        trace,
-        calls=tuple(call for call in trace.calls if call.at not in gone),
-        unmodelled=tuple(call for call in trace.unmodelled if call.at not in gone),
-        flows={at: one for at, one in trace.flows.items() if at not in gone},
-        storages=without(trace, made - read),
-    )
+    return Edit(flow, {i for i, brings in enumerate(content) if not brings}).made()
 
 
 def _brings_content(trace: Trace, node: Node) -> bool:

@@ -15,12 +15,20 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import Cut, before, border, by_module, layer_of, moves, serving, weights_read
-from neuralpower.trace.dataflow import Dataflow, Node
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import served
+from neuralpower.trace.serving import (
+    before,
+    border,
+    by_module,
+    layer_of,
+    moves,
+    served,
+    serving,
+    weights_read,
+)
 
 GROUPED = ("aten._grouped_mm", "aten.bmm")
 STACKED = 3  # axes of stacked weights
@@ -30,7 +38,7 @@ STACKED = 3  # axes of stacked weights
 def expert_blocks(trace: Trace, question: Question) -> Trace:
     """Make one call of all that the experts of a mixture do, the choice among them included."""
     flow = Dataflow(trace)
-    cut = Cut(flow)
+    edit = Edit(flow)
     notes: dict[str, None] = {}
     for path, nodes in by_module(flow, _modules(trace)).items():
         block = _block(flow, nodes, path in trace.about.placed)
@@ -42,15 +50,15 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         region |= _choice(flow, region)
         region |= _sums(flow, block)
         region |= _returned(flow, block) if path in trace.about.placed else set()
-        cut.gone |= region
-        region -= _dispatched(cut, region)
+        edit.gone |= region
+        region -= _dispatched(edit, region)
         parts = ("choice", "up", "down")
-        cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
+        edit.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
         notes[
             f"routing {question.routing.name}: {load.hit} of {block.experts} experts assumed active for "
             f"{block.tokens} token{'s' * (block.tokens != 1)}, {load.fullest} at most for one"
         ] = None
-    return replace(cut.made(), granted=(*trace.granted, *notes)) if cut.gone else trace
+    return edit.made(granted=(*trace.granted, *notes)) if edit.gone else trace
 
 
 @dataclass(frozen=True)
@@ -186,19 +194,19 @@ def _returned(flow: Dataflow, block: _Block) -> set[int]:
     return found | serving(flow, found | {*block.nodes}, lambda j: moves(flow.nodes[j])) if found else found
 
 
-def _dispatched(cut: Cut, region: Collection[int]) -> set[int]:
+def _dispatched(edit: Edit, region: Collection[int]) -> set[int]:
     """Keep the exchange that brings rows to placed experts; what makes these rows ready belongs to it.
 
     Returns the nodes of a region that this takes.
     """
-    flow, found = cut.flow, set[int]()
+    flow, taken = edit.flow, set[int]()
     for i in sorted(region):
         node = flow.nodes[i]
         if isinstance(node.call, LayerCall) and isinstance(node.call.layer, Collective):
-            own = before(flow, [i]) & {*region} - found
-            cut.added[node.at] = node.call, border(flow, own)._replace(writes=node.flow.writes)
-            found |= own
-    return found
+            own = before(flow, [i]) & {*region} - taken
+            edit.put(node.call, border(flow, own)._replace(writes=node.flow.writes))
+            taken |= own
+    return taken
 
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:

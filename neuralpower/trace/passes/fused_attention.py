@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.accesses import Access, Flow
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.fusion import without
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
@@ -22,19 +21,12 @@ from neuralpower.trace.serving import passes_through, served
 @trace_pass(place="serving", applies=served)
 def fused_attention(trace: Trace, question: Question) -> Trace:
     """Make one attention of a product of queries and keys, a softmax, and a product with values."""
-    flow = Dataflow(trace)
-    found = [one for i in range(len(flow.nodes)) if (one := _written_out(flow, i)) is not None]
-    gone = {flow.nodes[i].at for one in found for i in one.inside}
-    new = {flow.nodes[one.second].at: _made(flow, one) for one in found}
-    memory = {a.storage for one in found for i in one.inside for a in flow.nodes[i].flow.writes}
-    flows = {at: one for at, one in trace.flows.items() if at not in gone}
-    calls = (new[call.at][0] if call.at in new else call for call in trace.calls if call.at not in gone)
-    return replace(
-        trace,
-        calls=tuple(calls),
-        flows=flows | {at: one for at, (_, one) in new.items()},
-        storages=without(trace, memory),
-    )
+    edit = Edit(Dataflow(trace))
+    for i in range(len(edit.flow.nodes)):
+        if (written := _written_out(edit.flow, i)) is not None:
+            edit.gone |= {*written.inside}
+            edit.put(*_made(edit.flow, written))
+    return edit.made() if edit.gone else trace
 
 
 @dataclass(frozen=True)
@@ -93,26 +85,26 @@ def _product(node: Node) -> Matmul | None:
     return call.layer if isinstance(call, LayerCall) and isinstance(call.layer, Matmul) else None
 
 
-def _made(flow: Dataflow, found: _Written) -> tuple[LayerCall, Flow]:
+def _made(flow: Dataflow, written: _Written) -> tuple[LayerCall, Flow]:
     """The attention, in place of the second product."""
-    first, second = flow.nodes[found.first], flow.nodes[found.second]
-    one, call = _product(first), second.call
-    assert one is not None and isinstance(call, LayerCall)  # as it was found
+    first, second = flow.nodes[written.first], flow.nodes[written.second]
+    product, call = _product(first), second.call
+    assert product is not None and isinstance(call, LayerCall)  # as it was found
     batch = max(flow.trace.about.batch, 1)
     beside: dict[Access, None] = {}
-    for i in found.inside:
+    for i in written.inside:
         node = flow.nodes[i]
         for access, source in zip(node.flow.reads, node.sources, strict=True):
-            if i != found.first and source not in found.inside:
+            if i != written.first and source not in written.inside:
                 beside[access] = None
     layer = Attention(
-        dtype=one.dtype,
+        dtype=product.dtype,
         batch=batch,
-        query_heads=one.batch // batch,
-        key_heads=one.batch // batch,
-        query_length=one.rows,
-        key_length=one.columns,
-        head_size=one.inner,
+        query_heads=product.batch // batch,
+        key_heads=product.batch // batch,
+        query_length=product.rows,
+        key_length=product.columns,
+        head_size=product.inner,
         causal=False,
         masked=bool(beside),
     )

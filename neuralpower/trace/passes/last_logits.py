@@ -7,8 +7,8 @@ from typing import Any
 
 from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import PREFILL
-from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, PassShape, Trace

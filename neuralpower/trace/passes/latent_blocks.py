@@ -9,7 +9,7 @@ one for the values into the results, so that all heads attend to the cache itsel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from neuralpower.layers.attention import Attention
@@ -20,14 +20,12 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.accesses import Access, Flow
-from neuralpower.trace.blocks import Cut, after, before, is_plain_copy, layer_of, moves, serving
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.lifetimes import CACHE
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import CACHE, Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
-from neuralpower.trace.serving import served
+from neuralpower.trace.serving import after, before, is_plain_copy, layer_of, moves, served, serving
 
 WRITE = "cache"  # name of the part that writes the cache
 ABSORBED = "latent attention is absorbed: its heads read the cache itself"
@@ -37,17 +35,17 @@ ABSORBED = "latent attention is absorbed: its heads read the cache itself"
 def latent_blocks(trace: Trace, question: Question) -> Trace:
     """Let latent attention read its cache as engines do, without making keys and values of it in a step."""
     flow = Dataflow(trace)
-    cut = Cut(flow)
+    edit = Edit(flow)
     absorbed = trace.about.phase == DECODE
     for block in _blocks(flow):
         if absorbed:
-            _absorb(flow, block, cut)
+            _absorb(flow, block, edit)
         else:
-            _expand(flow, block, cut)
-    if not cut.gone:
+            _expand(flow, block, edit)
+    if not edit.gone:
         return trace
     granted = (*trace.granted, ABSORBED) if absorbed else trace.granted
-    return replace(cut.made(), granted=granted)
+    return edit.made(granted=granted)
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ def _passes(flow: Dataflow, i: int) -> bool:
     return moves(node) or (isinstance(layer, Elementwise) and layer.function == "mul" and layer.operands == 1)
 
 
-def _expand(flow: Dataflow, block: _Block, cut: Cut) -> None:
+def _expand(flow: Dataflow, block: _Block, edit: Edit) -> None:
     """One kernel instead of two products and a softmax; keys and values stay as they are made."""
     attends = block.attends
     region = _between(flow, attends.first, attends.last)
@@ -212,9 +210,9 @@ def _expand(flow: Dataflow, block: _Block, cut: Cut) -> None:
     written = _in_order(flow, last, region)
     reads = [_origin(flow, attends.first, place, region) for place in (0, 1)]
     reads.append(last.flow.reads[attends.values])
-    cut.gone |= region
-    cut.add(last, block.path, _kernel(block, absorbed=False), Flow(tuple(reads), written))
-    _write_cache(flow, block, cut)
+    edit.gone |= region
+    edit.add(last, block.path, _kernel(block, absorbed=False), Flow(tuple(reads), written))
+    _write_cache(flow, block, edit)
 
 
 def _in_order(flow: Dataflow, last: Node, region: set[int]) -> tuple[Access, ...]:
@@ -239,7 +237,7 @@ def _origin(flow: Dataflow, node: int, place: int, gone: set[int]) -> Access:
     return access
 
 
-def _absorb(flow: Dataflow, block: _Block, cut: Cut) -> None:
+def _absorb(flow: Dataflow, block: _Block, edit: Edit) -> None:
     """Queries into latents, a kernel over the cache, latents into results; nothing is made of the cache."""
     attends = block.attends
     region = _between(flow, attends.first, attends.last)
@@ -259,12 +257,12 @@ def _absorb(flow: Dataflow, block: _Block, cut: Cut) -> None:
     queries, results = (flow.nodes[i].flow.writes[0] for i in (block.expander, at))
     queries = queries._replace(offset=0, bytes=size * rows * heads * (block.latent + block.rope))
     results = results._replace(offset=0, bytes=size * rows * heads * block.latent)
-    cut.gone |= region
-    cut.sizes |= {queries.storage: queries.bytes, results.storage: results.bytes}
-    cut.add(middle, block.path, into, Flow((asked, *weights), (queries,)), ("queries into latents",))
-    cut.add(flow.nodes[at], block.path, _kernel(block, absorbed=True), Flow((queries, *cached), (results,)))
-    cut.add(last, block.path, out, Flow((results, *weights), written), ("latents into values",))
-    _write_cache(flow, block, cut)
+    edit.gone |= region
+    edit.sizes |= {queries.storage: queries.bytes, results.storage: results.bytes}
+    edit.add(middle, block.path, into, Flow((asked, *weights), (queries,)), ("queries into latents",))
+    edit.add(flow.nodes[at], block.path, _kernel(block, absorbed=True), Flow((queries, *cached), (results,)))
+    edit.add(last, block.path, out, Flow((results, *weights), written), ("latents into values",))
+    _write_cache(flow, block, edit)
 
 
 def _product(block: _Block, heads: int, rows: int, inner: int, columns: int) -> Matmul:
@@ -287,7 +285,7 @@ def _is_append(flow: Dataflow, node: Node) -> bool:
     return not old.bytes or (0 <= old.storage < len(storages) and storages[old.storage].part == CACHE)
 
 
-def _write_cache(flow: Dataflow, block: _Block, cut: Cut) -> None:
+def _write_cache(flow: Dataflow, block: _Block, edit: Edit) -> None:
     """Write new latents and rotary keys to a paged cache in one call, instead of copying the cache."""
     appended = _appends(flow, block)
     if not appended:
@@ -298,5 +296,5 @@ def _write_cache(flow: Dataflow, block: _Block, cut: Cut) -> None:
     node = flow.nodes[appended[0]]
     reads = tuple(flow.nodes[i].flow.reads[1] for i in appended)
     writes = tuple(access for i in appended for access in flow.nodes[i].flow.writes)
-    cut.gone |= set(appended)
-    cut.add(node, block.path, layer, Flow(reads, writes), (WRITE,))
+    edit.gone |= set(appended)
+    edit.add(node, block.path, layer, Flow(reads, writes), (WRITE,))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuralpower.layers.linear import Linear
-from neuralpower.trace.accesses import Access, Flow
-from neuralpower.trace.dataflow import Dataflow
+from neuralpower.trace.dataflow import Dataflow, Edit
+from neuralpower.trace.lifetimes import Access, Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
@@ -28,18 +28,12 @@ def packed_products(trace: Trace, question: Question) -> Trace:
         layer = product_of(node)
         if layer is not None and node.flow.reads:
             alike.setdefault((node.flow.reads[0], _form(layer)), []).append(i)
-    calls = {call.at: call for call in trace.calls}
-    flows = dict(trace.flows)
-    for (rows, _), some in alike.items():
-        for together in _meeting(flow, some):
-            call, packed = _packed(flow, together, rows)
-            for i in together:
-                calls.pop(flow.nodes[i].at)
-                flows.pop(flow.nodes[i].at)
-            calls[call.at], flows[call.at] = call, packed
-    changed = {call.at: call for call in trace.calls}.keys() != calls.keys()
-    kept = [calls[c.at] for c in trace.calls if c.at in calls] if changed else trace.calls
-    return replace(trace, calls=tuple(kept), flows=flows)
+    edit = Edit(flow)
+    for (rows, _), products in alike.items():
+        for together in _meeting(flow, products):
+            edit.gone |= {*together}
+            edit.put(*_packed(flow, together, rows))
+    return edit.made() if edit.gone else trace
 
 
 def _form(layer: Linear) -> Linear:

@@ -7,16 +7,15 @@ the heads that share them. (Kwon et al., "PagedAttention", SOSP 2023.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.accesses import Access, Flow, total_bytes
-from neuralpower.trace.dataflow import Dataflow, Node
-from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of_node
-from neuralpower.trace.lifetimes import CACHE
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.fusion import is_copy_of_attention, join, joined_call, space_of_node
+from neuralpower.trace.lifetimes import CACHE, Access, Flow, total_bytes
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, PassShape, Trace
@@ -29,48 +28,13 @@ WRITE = "cache"  # name of the part that writes keys and values
 @trace_pass(place="serving", applies=served)
 def paged_cache(trace: Trace, question: Question) -> Trace:
     """Let attention read the cache in place, and write new keys and values with the rotary embedding."""
-    flow = Dataflow(trace)
-    edit = _Edit(trace)
+    edit = Edit(flow := Dataflow(trace))
     for i, node in enumerate(flow.nodes):
         if attention_of(node) and len(node.flow.reads) > 2:
             _serve(flow, i, edit)
         elif is_copy_of_attention(flow, node):
-            edit.renamed[node.flow.writes[0].storage] = node.flow.reads[0]
-            edit.drop(node)
+            edit.skip(i)
     return edit.made()
-
-
-@dataclass
-class _Edit:
-    """Changes to a trace."""
-
-    trace: Trace
-    gone: set[int] = field(default_factory=set)  # calls, by `at`
-    new: dict[int, tuple[LayerCall, Flow]] = field(default_factory=dict)  # by `at`
-    renamed: dict[int, Access] = field(default_factory=dict)  # storage -> what is read instead
-    sizes: dict[int, int] = field(default_factory=dict)  # storage -> its new bytes
-
-    def drop(self, node: Node) -> None:
-        """Leave a call out, and the memory that it wrote."""
-        self.gone.add(node.at)
-        for access in node.flow.writes:
-            self.sizes.setdefault(access.storage, 0)
-
-    def made(self) -> Trace:
-        """The changed trace."""
-        trace = self.trace
-        flows = {at: one for at, one in trace.flows.items() if at not in self.gone}
-        flows |= {at: one for at, (_, one) in self.new.items()}
-        flows = {at: Flow(tuple(map(self._read, one.reads)), one.writes) for at, one in flows.items()}
-        kept = {call.at: call for call in trace.calls if call.at not in self.gone}
-        calls = [call for call in trace.calls if call.at in kept and call.at not in self.new]
-        calls = sorted([*calls, *(call for call, _ in self.new.values())], key=lambda call: call.at)
-        storages = tuple(s._replace(bytes=self.sizes.get(i, s.bytes)) for i, s in enumerate(trace.storages))
-        return replace(trace, calls=tuple(calls), flows=flows, storages=storages)
-
-    def _read(self, access: Access) -> Access:
-        other = self.renamed.get(access.storage)
-        return access if other is None else access._replace(storage=other.storage)
 
 
 @dataclass
@@ -87,9 +51,9 @@ class _Operand:
 
 def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
     """Look back from attention through copies."""
-    found = _Operand(access, source, [])
-    while found.source is not None:
-        node = flow.nodes[found.source]
+    operand = _Operand(access, source, [])
+    while operand.source is not None:
+        node = flow.nodes[operand.source]
         movement = movement_of(node)
         if movement is None or movement.function not in COPIES or not node.flow.reads:
             break
@@ -99,13 +63,13 @@ def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
             break  # a rotation that ends in a concatenation
         if grown:
             old = node.flow.reads[0]
-            found.cached = old if old.bytes else None
-            found.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
+            operand.cached = old if old.bytes else None
+            operand.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
         elif movement.function != "cast" and node.flow.reads[0].bytes:
-            found.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
-        found.copies.append(found.source)
-        found.access, found.source = node.flow.reads[place], node.sources[place]
-    return found
+            operand.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
+        operand.copies.append(operand.source)
+        operand.access, operand.source = node.flow.reads[place], node.sources[place]
+    return operand
 
 
 def _old(flow: Dataflow, node: Node, place: int) -> bool:
@@ -120,14 +84,17 @@ def _old(flow: Dataflow, node: Node, place: int) -> bool:
     return source is None and known and storages[access.storage].part == CACHE
 
 
-def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
+def _serve(flow: Dataflow, at: int, edit: Edit) -> None:
     """Change one attention and what comes before it."""
     node = flow.nodes[at]
     call, layer = node.call, attention_of(node)
     assert isinstance(call, LayerCall) and layer is not None  # as the caller has seen
     keys, values = (_operand(flow, node.flow.reads[n], node.sources[n]) for n in (1, 2))
     copies = [
-        i for one in (keys, values) for i in one.copies if set(flow.nodes[i].readers) <= {at, *one.copies}
+        i
+        for operand in (keys, values)
+        for i in operand.copies
+        if set(flow.nodes[i].readers) <= {at, *operand.copies}
     ]
     if set(copies) != {*keys.copies, *values.copies}:
         return  # something else reads them
@@ -144,20 +111,19 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
         window=layer.window or _window(layer, flow.trace.about, call.path),
     )
     read = [node.flow.reads[0]]
-    for one in (keys, values):
-        read += [one.cached] if one.cached is not None else []
-        read.append(one.access)
+    for operand in (keys, values):
+        read += [operand.cached] if operand.cached is not None else []
+        read.append(operand.access)
     read += node.flow.reads[3:] if masked else []
     for place in node.flow.reads[3:] if not masked else ():
         if not any(place.storage == a.storage for n in flow.nodes if n is not node for a in n.flow.reads):
             edit.sizes[place.storage] = 0
-    edit.new[node.at] = replace(call, layer=served), Flow(tuple(read), node.flow.writes)
-    _write(flow, chain, [one for one in (keys, values) if one.written is not None], edit, call)
-    for one in (keys, values):
-        for i in one.copies:
-            edit.drop(flow.nodes[i])
-        if one.written is not None:  # the cache has the new part in addition to the old one
-            edit.sizes[one.written.storage] = one.written.bytes
+    edit.put(replace(call, layer=served), Flow(tuple(read), node.flow.writes))
+    _write(flow, chain, [operand for operand in (keys, values) if operand.written is not None], edit, call)
+    for operand in (keys, values):
+        edit.gone |= {*operand.copies}
+        if operand.written is not None:  # the cache has the new part in addition to the old one
+            edit.sizes[operand.written.storage] = operand.written.bytes
 
 
 def _expanded(layer: Attention, read_bytes: int) -> int:
@@ -202,13 +168,13 @@ def _before(flow: Dataflow, ends: Iterable[int], users: set[int]) -> list[int]:
 
 
 def _write(
-    flow: Dataflow, chain: Sequence[int], grown: Sequence[_Operand], edit: _Edit, call: LayerCall
+    flow: Dataflow, chain: Sequence[int], grown: Sequence[_Operand], edit: Edit, call: LayerCall
 ) -> None:
     """Join norms of queries and keys in one call, and the rotation and the cache's write in another."""
     normed = _norms(flow, chain)
     rotated = [i for i in chain if i not in normed]
     if len(normed) > 1:
-        _join(flow, sorted(normed), edit)
+        join(edit, sorted(normed))
     written = tuple(one.written for one in grown if one.written is not None)
     made = {access for i in rotated for access in flow.nodes[i].flow.writes}
     places = {access.storage for access in made}
@@ -216,9 +182,7 @@ def _write(
     if not rotated and not grown:
         return
     if len(rotated) == 1 and not grown and _is_scaling(flow.nodes[rotated[0]]):
-        alone = flow.nodes[rotated[0]]  # which attention does itself
-        edit.renamed[alone.flow.writes[0].storage] = alone.flow.reads[0]
-        edit.drop(alone)
+        edit.skip(rotated[0])  # attention does it itself
     elif len(rotated) > 1 or (rotated and grown):
         joined, crossing = joined_call(flow, rotated)
         reads = tuple(dict.fromkeys((*crossing.reads, *copied)))
@@ -230,22 +194,16 @@ def _write(
             bytes_read=total_bytes(reads, flow.bytes),
             bytes_written=layer.bytes_written + size,
         )
-        for i in rotated:
-            edit.drop(flow.nodes[i])
-        for access in crossing.writes:
-            edit.sizes.pop(access.storage, None)
+        edit.gone |= {*rotated}
         parts = (*joined.parts, WRITE) if grown else joined.parts
-        edit.new[joined.at] = (
-            replace(joined, layer=layer, parts=parts),
-            Flow(reads, (*crossing.writes, *written)),
-        )
+        edit.put(replace(joined, layer=layer, parts=parts), Flow(reads, (*crossing.writes, *written)))
     elif grown:
         size = sum(one.access.bytes for one in grown)
         dtype = call.layer.dtype
         layer = FusedPointwise(dtype=dtype, bytes_read=size, bytes_written=size, operations=0)
         at = flow.nodes[grown[0].copies[-1]].at
         new = replace(call, layer=layer, operator="", at=at, parts=(WRITE,), gradient=0.0, asked=None)
-        edit.new[at] = new, Flow(tuple(one.access for one in grown), written)
+        edit.put(new, Flow(tuple(one.access for one in grown), written))
 
 
 def _is_scaling(node: Node) -> bool:
@@ -268,27 +226,27 @@ def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:
 
 def _upstream(flow: Dataflow, start: int, inside: set[int]) -> set[int]:
     """A call of a chain, and those of it that its operands come from."""
-    found, queue = {start}, [start]
+    upstream, queue = {start}, [start]
     while queue:
         for j in flow.nodes[queue.pop()].sources:
-            if j is not None and j in inside and j not in found:
-                found.add(j)
+            if j is not None and j in inside and j not in upstream:
+                upstream.add(j)
                 queue.append(j)
-    return found
+    return upstream
 
 
 def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
     """Calls after a reduction until its rows are scaled: by its statistics, its type and its weight."""
-    found: set[int] = set()
+    scaled: set[int] = set()
     queue = [start]
     while queue:
         for j in flow.nodes[queue.pop()].readers:
             space = space_of_node(flow.nodes[j])
             scales = space is not None and space.elements in rows and not _rotates(flow, flow.nodes[j])
-            if scales and j in inside and j not in found:
-                found.add(j)
+            if scales and j in inside and j not in scaled:
+                scaled.add(j)
                 queue.append(j)
-    return found
+    return scaled
 
 
 def _rotates(flow: Dataflow, node: Node) -> bool:
@@ -299,13 +257,3 @@ def _rotates(flow: Dataflow, node: Node) -> bool:
     storages = flow.trace.storages
     outside = (a.storage for a, j in zip(node.flow.reads, node.sources, strict=True) if j is None)
     return any(0 <= place < len(storages) and storages[place].birth for place in outside)
-
-
-def _join(flow: Dataflow, members: Sequence[int], edit: _Edit) -> None:
-    """Make one call of several."""
-    joined, crossing = joined_call(flow, members)
-    for i in members:
-        edit.drop(flow.nodes[i])
-    for access in crossing.writes:
-        edit.sizes.pop(access.storage, None)
-    edit.new[joined.at] = joined, crossing

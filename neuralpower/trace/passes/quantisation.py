@@ -41,14 +41,14 @@ def quantised(trace: Trace, scheme: Scheme) -> Trace:
 def _matrices(trace: Trace) -> dict[str, Matrices]:
     """(matrices, outputs, inputs) of each weight that a product reads: a stack's shape may lie either way."""
     numbers = {weight.name: weight.numbers for weight in trace.weights}
-    found: dict[str, Matrices] = {}
+    matrices: dict[str, Matrices] = {}
     for call in trace.calls:
         if call.weight in numbers and isinstance(call.layer, MatrixProduct):
             _, _, outputs, inputs = call.layer.sides()
             count = numbers[call.weight] // max(outputs * inputs, 1)
             if count * outputs * inputs == numbers[call.weight]:
-                found[call.weight] = (count, outputs, inputs)
-    return found
+                matrices[call.weight] = (count, outputs, inputs)
+    return matrices
 
 
 def _taking(call: LayerCall, form: Format | None) -> LayerCall:

@@ -7,7 +7,7 @@ cache holds, [batch, heads, ...] or, in Mamba's first kind, [batch, channels, ..
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from neuralpower.layers import Layer
@@ -18,13 +18,12 @@ from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearA
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.accesses import Flow
-from neuralpower.trace.blocks import Cut, border, layer_of, weights_read
-from neuralpower.trace.dataflow import Dataflow, Node
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.lifetimes import Flow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import served
+from neuralpower.trace.serving import border, layer_of, served, weights_read
 
 CHUNK, MAMBA_CHUNK = 64, 256  # tokens of engines' chunks: flash-linear-attention; mamba_ssm's usual
 OWN_DECAYS = 2  # weights of a module with one decay for a head: its rate and its bias
@@ -36,7 +35,7 @@ ONE_KERNEL = "recurrences over tokens are assumed to run as one kernel a layer"
 def recurrent_blocks(trace: Trace, question: Question) -> Trace:
     """Make one call of the convolution and the recurrence of linear attention or a scan."""
     flow = Dataflow(trace)
-    cut = Cut(flow)
+    edit = Edit(flow)
     by_path: dict[str, list[int]] = {path: [] for path in _modules(trace)}
     for i, node in enumerate(flow.nodes):
         if node.call is not None and node.call.path in by_path:
@@ -44,8 +43,8 @@ def recurrent_blocks(trace: Trace, question: Question) -> Trace:
     for path, nodes in by_path.items():
         block = _block(flow, path, nodes)
         if block is not None:
-            _replace(flow, block, cut)
-    return replace(cut.made(), granted=(*trace.granted, ONE_KERNEL)) if cut.gone else trace
+            _replace(flow, block, edit)
+    return edit.made(granted=(*trace.granted, ONE_KERNEL)) if edit.gone else trace
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
     about, channels = flow.trace.about, convolved.in_channels
     batch, heads, *sizes = state.call.inputs[0]
     step = about.phase == DECODE
-    given: dict[str, Any] = {
+    common: dict[str, Any] = {
         "dtype": convolved.dtype,
         "batch": batch,
         "length": about.tokens,
@@ -116,8 +115,8 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
         "chunk": 0 if step else CHUNK,
     }
     if len(sizes) == 1:  # the product that makes B and C stands behind the convolution, which stays a call
-        given["conv"] = 0
-        made: Layer = Scan(function=MAMBA, heads=heads, head_size=1, state_size=sizes[0], **given)
+        common["conv"] = 0
+        made: Layer = Scan(function=MAMBA, heads=heads, head_size=1, state_size=sizes[0], **common)
         return made if heads == channels else None
     weights = {
         access.storage
@@ -128,14 +127,14 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
     first, second = sizes
     if len(weights) >= SKIPPED:
         groups, rest = divmod(channels - heads * first, 2 * second)
-        given["chunk"] = 0 if step else _chunk(flow, nodes)
+        common["chunk"] = 0 if step else _chunk(flow, nodes)
         shape: dict[str, Any] = {"heads": heads, "head_size": first, "state_size": second, "groups": groups}
-        made = Scan(function=MAMBA2, **shape, **given)
+        made = Scan(function=MAMBA2, **shape, **common)
         return made if groups > 0 and not rest and heads % groups == 0 else None
     groups, rest = divmod(channels - heads * second, 2 * first)
     function = GATED_DELTA if len(weights) >= OWN_DECAYS else KIMI_DELTA
     shape = {"key_heads": groups, "value_heads": heads, "key_size": first, "value_size": second}
-    made = LinearAttention(function=function, **shape, **given)
+    made = LinearAttention(function=function, **shape, **common)
     return made if groups > 0 and not rest and heads % groups == 0 else None
 
 
@@ -148,18 +147,18 @@ def _chunk(flow: Dataflow, nodes: Sequence[int]) -> int:
     return MAMBA_CHUNK
 
 
-def _replace(flow: Dataflow, block: _Block, cut: Cut) -> None:
+def _replace(flow: Dataflow, block: _Block, edit: Edit) -> None:
     """Put the kernel in the place of the last call that it stands for; first, maybe, the convolution."""
     nodes = set(block.nodes)
     if isinstance(block.layer, Scan) and block.layer.function == MAMBA:
-        before = _convolution(flow, block, cut)
+        before = _convolution(flow, block, edit)
         nodes -= before
-    cut.gone |= nodes
+    edit.gone |= nodes
     name = str(getattr(block.layer, "function", ""))
-    cut.add(flow.nodes[max(nodes)], block.path, block.layer, border(flow, nodes), (name,))
+    edit.add(flow.nodes[max(nodes)], block.path, block.layer, border(flow, nodes), (name,))
 
 
-def _convolution(flow: Dataflow, block: _Block, cut: Cut) -> set[int]:
+def _convolution(flow: Dataflow, block: _Block, edit: Edit) -> set[int]:
     """The convolution, its state and the activation behind it as one call; the nodes that it stands for."""
     last = block.conv
     readers = [i for i in flow.nodes[last].readers if i in block.nodes]
@@ -169,9 +168,9 @@ def _convolution(flow: Dataflow, block: _Block, cut: Cut) -> set[int]:
     held = {i for i in made if i == last or i == block.conv or _of_its_state(flow, i, block.conv)}
     layer = layer_of(flow.nodes[block.conv])
     assert layer is not None  # as it was found
-    cut.gone |= held
+    edit.gone |= held
     kept = border(flow, held)
-    cut.add(flow.nodes[last], block.path, layer, Flow(kept.reads, kept.writes), ("convolution",))
+    edit.add(flow.nodes[last], block.path, layer, Flow(kept.reads, kept.writes), ("convolution",))
     return held
 
 

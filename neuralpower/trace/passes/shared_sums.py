@@ -10,13 +10,10 @@ the next norm, or a reduce-scatter. With DeepEP each of its ranks holds the shar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
-from neuralpower.trace.accesses import Access
-from neuralpower.trace.blocks import Cut
-from neuralpower.trace.dataflow import Dataflow, Node
+from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
@@ -26,21 +23,11 @@ from neuralpower.trace.serving import served
 @trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_mixtures(trace)))
 def shared_sums(trace: Trace, question: Question) -> Trace:
     """Sum what the experts of a mixture make over tensor ranks in one exchange, not in two."""
-    cut, same = Cut(Dataflow(trace)), dict[int, Access]()
+    edit = Edit(Dataflow(trace))
     for path in _mixtures(trace):
-        for i in [*_sums(cut.flow, path)][:-1]:
-            (read,), (written,) = cut.flow.nodes[i].flow.reads, cut.flow.nodes[i].flow.writes
-            same[written.storage] = same.get(read.storage, read)
-            cut.gone.add(i)
-    if not cut.gone:
-        return trace
-
-    def known(access: Access) -> Access:
-        return same.get(access.storage, access)
-
-    changed = cut.made()
-    flows = {at: flow._replace(reads=tuple(map(known, flow.reads))) for at, flow in changed.flows.items()}
-    return replace(changed, flows=flows)
+        for i in [*_sums(edit.flow, path)][:-1]:
+            edit.skip(i)
+    return edit.made() if edit.gone else trace
 
 
 def _mixtures(trace: Trace) -> set[str]:

@@ -1,0 +1,63 @@
+"""`neuralpower.rank`: the devices, and the request of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from neuralpower.api.apart import apart
+from neuralpower.ask import texts
+from neuralpower.ask.spread import Given
+from neuralpower.devices.spec import known_spec, known_specs
+from neuralpower.files.stages import stage
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_files import known_predictors, readable
+from neuralpower.learn.predictor_lookup import chosen, load
+from neuralpower.learn.settings import set_to
+from neuralpower.networks.callables import as_network
+from neuralpower.prediction.explore.rank import RATE, Ranking, rank
+from neuralpower.prediction.footprint import terms_in
+from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
+
+
+@apart
+def asked_rank(model: Any, devices: Any, options: Given) -> Ranking:
+    """Rank the named devices, or all that are known; raises InputError and ModelError."""
+    network, terms = as_network(model), terms_in(options)
+    phase, first = phase_in(options).name, list[Request]()
+
+    def request(predictor: Predictor) -> Request:
+        run = run_of(options.get("run"), phase, predictor.platform)
+        dtype, _ = dtype_for(network, options.get("dtype"), predictor, run)
+        if not first:
+            first.append(request_of(network, options, dtype=dtype))
+        return replace(first[0], dtype=dtype)
+
+    def asked(name: str, make: Callable[[], Predictor]) -> Predictor:
+        stage(f"asking {name}")
+        return set_to(make(), options.get("power_limit"), options.get("clock"))
+
+    known = {name: partial(asked, name, make) for name, make in _devices(devices).items()}
+    found = rank(_name(network), known, request, options.get("by") or RATE, terms)
+    return replace(found, warnings=terms.warnings)
+
+
+def _devices(named: Any) -> dict[str, Callable[[], Predictor]]:
+    """The named devices; else all with a sheet, and all with a predictor of their own."""
+    if named is not None:
+        several: Iterable[Any] = texts.names(named, "device") or () if isinstance(named, str) else named
+        if isinstance(named, Path):
+            several = [named]
+        return {str(name): partial(chosen, None, name) for name in several}
+    found: dict[str, Callable[[], Predictor]] = {slug: partial(chosen, None, slug) for slug in known_specs()}
+    for name, one in readable(known_predictors())[0].items():
+        if one.hardware is not None and known_spec(one.device) is None:
+            found[name] = partial(load, name)
+    return found
+
+
+def _name(network: Any) -> str:
+    return str(network) if isinstance(network, (str, Path)) else type(network).__name__

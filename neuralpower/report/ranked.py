@@ -1,0 +1,148 @@
+"""Devices in their order, as a table, rows and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neuralpower.files.terminal import styled, visible
+from neuralpower.prediction.explore.rank import COMMON, PRICE, RATE, Ranked, Ranking
+from neuralpower.prediction.rows import BOUNDS, Interval
+from neuralpower.report.charts import Bars, BarSeries
+from neuralpower.report.grid import Cell, as_asked, listed, note_lines, percent, warning_lines
+from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
+from neuralpower.report.page import Page, Section, Table
+
+MOST_NAMED = 6  # devices of a line
+
+
+def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
+    """The best, then the devices in their order, those that are too small, and those that were skipped."""
+    shown = found.devices[: top or None]
+    columns = rank_columns(found)
+    more = [f"({len(found.devices) - len(shown)} more: --top 0)"] if len(shown) < len(found.devices) else []
+    foot = [
+        *more,
+        f"{counted(len(found.devices), 'device')} from {counted(found.traces, 'trace')}; a device is first "
+        "as often as in draws of all devices' errors from their bounds",
+        f"carried times err alike in {COMMON:.0%} of their variance, waits for hosts in all of it",
+        *skipped_lines(found),
+    ]
+    table = listed(shown, columns, left=2)
+    lines = [*warning_lines(found.warnings), *_head(found), "", table, *foot, *note_lines(found.notes)]
+    return as_asked(lines, marked)
+
+
+def _head(found: Ranking) -> Iterator[str]:
+    if not found.ranked:
+        yield styled("too large for all of them", "bad")
+    else:
+        best = found.ranked[0]
+        chance = probable(best.first or 0.0)
+        yield styled(f"best by {found.by}: {best.device}, first with probability {chance}", "bold")
+    yield visible(f"{found.model}, {found.about}")
+
+
+def rank_columns(found: Ranking) -> dict[str, Callable[[Ranked], str]]:
+    """Header -> cell of a device."""
+    unit = found.unit
+    columns: dict[str, Callable[[Ranked], str]] = {
+        "": lambda one: "-" if one.rank is None else str(one.rank),
+        "device": lambda one: one.device,
+        "dtype": lambda one: one.dtype,
+        f"{unit}s": lambda one: rate(one.each.per_s.value),
+        "90 %": lambda one: _ends(one.each.per_s, plain),
+        f"J/{unit}": lambda one: _each(one.each.energy_j, lambda v: quantity(v, "J")),
+        "J, 90 %": lambda one: _ends(one.each.energy_j, lambda v: quantity(v, "J")),
+        "price": lambda one: (
+            _each(one.each.price, plain) + (f" {one.each.currency}" if one.each.price else "")
+        ),
+        "price, 90 %": lambda one: _ends(one.each.price, plain),
+        "carbon": lambda one: _each(one.each.carbon_g, lambda v: quantity(v, "g")),
+        "g, 90 %": lambda one: _ends(one.each.carbon_g, lambda v: quantity(v, "g")),
+        "first": lambda one: "-" if one.first is None else probable(one.first),
+        "memory": lambda one: binary(one.memory_high_bytes),
+        "fits": lambda one: {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}[one.fits],
+        "trained": lambda one: percent(one.trained_here, ".0%"),
+        "metered": lambda one: "-" if one.power_w is None else percent(one.power_measured or 0.0, ".0%"),
+    }
+    by = {RATE: "90 %", "energy": "J, 90 %", PRICE: "price, 90 %"}.get(found.by, "g, 90 %")
+    hidden = {"90 %", "J, 90 %", "price, 90 %", "g, 90 %"} - {by}
+    hidden |= {"price"} if all(one.each.price is None for one in found.devices) else set()
+    hidden |= {"carbon"} if all(one.each.carbon_g is None for one in found.devices) else set()
+    hidden |= {"dtype"} if len({one.dtype for one in found.devices}) == 1 else set()
+    return {name: cell for name, cell in columns.items() if name not in hidden}
+
+
+def _each(value: Interval | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value.value)
+
+
+def _ends(value: Interval | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else f"{text(value.low)} to {text(value.high)}"
+
+
+def skipped_lines(found: Ranking) -> Iterator[str]:
+    """A line for each reason why devices were skipped."""
+    reasons: dict[str, list[str]] = {}
+    for device, why in found.skipped.items():
+        reasons.setdefault(why.replace(device, "the device"), []).append(device)
+    for why, devices in reasons.items():
+        named = ", ".join(devices[:MOST_NAMED])
+        more = f" and {len(devices) - MOST_NAMED} more" if len(devices) > MOST_NAMED else ""
+        yield visible(f"skipped {named}{more}: {why}")
+
+
+def rank_cells(found: Ranking) -> list[list[Any]]:
+    """A header, then a row for each device in SI units; those that were skipped have their reason."""
+    measures = ("per_s", "energy_j", "price", "carbon_g")
+    header = ["rank", "device", "dtype", "run", "fits", "first", "unit"]
+    header += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
+    header += ["currency", "power_w", "memory_high_bytes", "trained_here", "power_measured", "skipped"]
+    rows = []
+    for one in found.devices:
+        row: list[Any] = [one.rank, one.device, one.dtype, one.run, one.fits, one.first, one.each.unit]
+        for name in measures:
+            value = getattr(one.each, name)
+            row += [None if value is None else getattr(value, bound) for bound in BOUNDS]
+        power = None if one.power_w is None else one.power_w.value
+        rows.append(
+            [
+                *row,
+                one.each.currency,
+                power,
+                one.memory_high_bytes,
+                one.trained_here,
+                one.power_measured,
+                None,
+            ]
+        )
+    empty = [None] * (len(header) - 3)
+    rows += [[None, device, *empty, why] for device, why in found.skipped.items()]
+    return [header, *rows]
+
+
+def rank_page(found: Ranking) -> Page:
+    """What the devices are ranked by, with bounds, and their table."""
+    shown = found.ranked[:30]
+    what = {RATE: "per_s", "energy": "energy_j", PRICE: "price"}.get(found.by, "carbon_g")
+    values = [(one, getattr(one.each, what)) for one in shown]
+    bars = Bars(
+        f"By {found.by}",
+        {RATE: f"{found.unit}s per second", "energy": f"J per {found.unit}"}.get(
+            found.by, f"per million {found.unit}s"
+        ),
+        tuple(one.device for one, _ in values),
+        (BarSeries(found.by, tuple(v.value for _, v in values), tuple((v.low, v.high) for _, v in values)),),
+        log_y=True,
+    )
+    columns = rank_columns(found)
+    rows = tuple(tuple(str(cell(one)) for cell in columns.values()) for one in found.devices)
+    lines = tuple(f"- {line}" for line in skipped_lines(found))
+    sections = (Section("Devices", tuple(_plain(found)), (bars, Table("All", tuple(columns), rows))),)
+    more = (Section("Skipped", lines),) if lines else ()
+    return Page(f"{found.model} on {len(found.devices)} devices", "Nothing was run.", (*sections, *more))
+
+
+def _plain(found: Ranking) -> list[str]:
+    return as_asked(_head(found), marked=False).splitlines()
