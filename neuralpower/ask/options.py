@@ -328,6 +328,20 @@ class Pictured(TypedDict, total=False):
     ]
     tiling: Annotated[bool, _flag("Decode in tiles, which takes less memory.", IMAGES)]
     slicing: Annotated[bool, _flag("Decode one image at a time, which takes less memory.", IMAGES)]
+    reuse_steps: Annotated[
+        float | None,
+        Option("Share of the steps that reuse the prediction of the step before (caching): 0.3.", IMAGES),
+    ]
+    offload: Annotated[
+        str | None,
+        Option(
+            "What of a pipeline waits in the host's memory until it runs",
+            IMAGES,
+            what="offload",
+            words=words.OFFLOAD,
+            otherwise="Default: nothing.",
+        ),
+    ]
 
 
 class Training(TypedDict, total=False):

@@ -12,6 +12,7 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved")
 ZERO = ("1", "2", "3")
 RANKED = ("throughput", "latency", "cost")  # what layouts are ranked by
 GUIDANCE = ("on", "off")
+OFFLOAD = ("model", "sequential", "group")
 RUNS = ("eager", "graph", "compile", "engine")
 VIEWS = ("layer", "kind", "module", "tree")
 ROWS = ("layer", "module", "kind", "operator")

@@ -104,10 +104,10 @@ class Source:
         request = request or InputRequest()
         request.check()
         if not self.pictures and (given := request.asked_picture.asked):
-            option = next(iter(given))
+            option, value = next(iter(given.items()))
             raise InputError(
-                f"--{option} {given[option]}: {self.name} is not a pipeline of diffusion; leave it out, or "
-                "take one of `neuralpower models --task image`"
+                f"--{option.replace('_', '-')} {value}: {self.name} is not a pipeline of diffusion; "
+                "leave it out, or take one of `neuralpower models --task image`"
             )
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"

@@ -25,7 +25,7 @@ from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.adapters import with_lora
-from neuralpower.networks.diffusion.pictures import NOTHING, OFF, ON, PictureRequest
+from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.requests import Asked, asked_of
@@ -266,11 +266,18 @@ def picture_in(options: Given) -> PictureRequest:
             raise InputError(
                 f"--{name} {value}: must be a whole number, 1 or more; leave it out for the default"
             )
+    reused, offload = options.get("reuse_steps"), options.get("offload")
+    if reused is not None and not (isinstance(reused, (int, float)) and 0 <= reused < 1):
+        raise InputError(f"--reuse-steps {reused}: a share of the steps, from 0 to below 1; write 0.3")
+    if offload not in (None, *OFFLOADS):
+        raise InputError(f"--offload {offload}: {', '.join(OFFLOADS)}; write --offload {MODEL}")
     return PictureRequest(
         texts.resolution(options.get("resolution")),
         guidance=_guidance(options.get("guidance")),
         tiling=bool(options.get("tiling")),
         slicing=bool(options.get("slicing")),
+        reuse_steps=reused,
+        offload=offload,
         **counts,
     )
 

@@ -12,6 +12,7 @@ from torch import nn
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.decoder import Pass
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
@@ -162,10 +163,17 @@ def _recorded(asked: Pass, question: Question) -> Trace:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if asked.sharding is None else asked.sharding.notes
     traced = replace(traced, about=shape_of(asked), granted=(*traced.granted, *said))
-    if inputs.picture is not None:
-        notes = (*traced.granted, *inputs.picture.notes)
-        traced = replace(traced, times=inputs.picture.times, granted=notes)
+    traced = repeating(traced, inputs)
     return applied(traced, question, OF_CALLS)
+
+
+def repeating(traced: Trace, inputs: Inputs) -> Trace:
+    """The trace with how often a pipeline's parts run, and where their weights wait."""
+    picture = inputs.picture
+    if picture is None:
+        return traced
+    granted = (*traced.granted, *picture.notes)
+    return replace(traced, times=picture.times, offload=picture.offload, granted=granted)
 
 
 def shape_of(asked: Pass) -> PassShape:

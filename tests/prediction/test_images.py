@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import neuralpower
 from neuralpower.errors import InputError
+from neuralpower.networks.catalogue import catalogue
+from neuralpower.networks.diffusion.composed import part_inputs
+from neuralpower.networks.diffusion.pictures import PictureRequest
+from neuralpower.networks.diffusion.pipelines import described
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.sources import resolve
 from neuralpower.prediction.images import Images
 from neuralpower.report.glance import glance
 from tests.networks.test_diffusion import folder
@@ -59,6 +67,81 @@ def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:
         ({"steps": 0}, "--steps 0: must be a whole number, 1 or more"),
         ({"resolution": "big"}, "--resolution big: write WIDTHxHEIGHT"),
         ({"guidance": "maybe"}, "guidance"),
+        ({"reuse_steps": 1}, "--reuse-steps 1: a share of the steps, from 0 to below 1"),
+        ({"reuse_steps": -0.1}, "--reuse-steps -0.1"),
+        ({"offload": "cpu"}, "offload"),
     ):
         with pytest.raises(InputError, match=said):
             neuralpower.predict(root, device="h100-sxm", **options)
+
+
+def offloaded(root: str, offload: str | None, **more: Any) -> Any:
+    return neuralpower.predict(
+        root, device="h100-sxm", steps=4, guidance="off", offload=offload, dtype="bfloat16", **more
+    )
+
+
+def test_offloaded_weights_take_less_memory_and_copies(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    plain = offloaded(root, None)
+    module = resolve(root).build("meta", torch.bfloat16)
+    sizes = {
+        name: sum(p.nbytes for p in (*part.parameters(), *part.buffers()))
+        for name, part in module.named_children()
+    }
+    copied = {}
+    for offload in ("model", "group", "sequential"):
+        found = offloaded(root, offload)
+        copied[offload] = {row.path: row for row in found.rows if row.kind == "transfer"}
+        assert found.memory.low_bytes < plain.memory.low_bytes
+        assert found.runtime_s.value - plain.runtime_s.value == pytest.approx(
+            sum(row.runtime_s for row in copied[offload].values())
+        )
+        assert found.energy_j.value >= plain.energy_j.value
+        assert any("copies from the host" in said for said in found.assumptions)
+    assert {name: row.bytes for name, row in copied["model"].items()} == {
+        name: 2 * sizes[name] for name in ("text_encoder", "unet", "vae")
+    }
+    assert copied["sequential"]["unet"].bytes == 4 * sizes["unet"]
+    assert copied["sequential"]["text_encoder"].bytes == sizes["text_encoder"]
+    model, group, each = (offloaded(root, one).memory.low_bytes for one in ("model", "group", "sequential"))
+    assert each <= group <= model
+
+
+def test_groups_are_copied_while_others_run(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    times = {one: offloaded(root, one).runtime_s.value for one in ("group", "sequential")}
+    assert offloaded(root, None).runtime_s.value <= times["group"] < times["sequential"]
+
+
+@pytest.mark.parametrize(("share", "runs"), [(0, 10), (0.3, 7), (0.99, 1)])
+def test_reused_steps_leave_out_runs_of_the_denoiser(tmp_path: Path, share: float, runs: int) -> None:
+    root = str(folder(tmp_path))
+    found = neuralpower.predict(root, device="h100-sxm", steps=10, reuse_steps=share, dtype="bfloat16")
+    times = {part.name: part.times for part in found.images.parts}  # type: ignore[union-attr]
+    assert (times["unet"], times["scheduler"]) == (runs, 10)
+
+
+def test_a_pipeline_is_made_to_fit_by_offloading(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    most = neuralpower.fit(root, device="h100-sxm", dtype="bfloat16").memory.high_bytes
+    found = neuralpower.fit(root, device="h100-sxm", dtype="bfloat16", memory=most - 1)
+    assert any("--offload model" in remedy.options for remedy in found.remedies)
+
+
+def test_what_is_no_pipeline_cannot_be_offloaded(tmp_path: Path) -> None:
+    entry, request = catalogue()["flux.1-dev"], InputRequest(picture=PictureRequest(offload="model"))
+    with pytest.raises(InputError, match=r"--offload model: flux\.1-dev/transformer runs alone"):
+        part_inputs(described(entry.name, entry.config), "transformer", torch.nn.Identity(), request)
+    with pytest.raises(InputError, match=r"--offload model: .*/unet is not a pipeline"):
+        neuralpower.predict(f"{folder(tmp_path)}/unet", device="h100-sxm", offload="model")
+    with pytest.raises(InputError, match=r"--reuse-steps 0\.3: resnet18 is not a pipeline"):
+        neuralpower.predict("resnet18", device="h100-sxm", reuse_steps=0.3)
+
+
+def test_adapters_of_a_denoiser_are_trained(tmp_path: Path) -> None:
+    found = neuralpower.predict(
+        f"{folder(tmp_path)}/unet", device="h100-sxm", phase="training", lora=4, dtype="bfloat16"
+    )
+    assert found.training is not None and "backward" in found.training.steps
+    assert any("the others are frozen" in said for said in found.assumptions)

@@ -132,6 +132,8 @@ def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest
 def part_inputs(pipeline: Pipeline, role: str, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of a denoiser alone, as the pipeline calls it; raises InputError."""
     picture, latents = pictured(pipeline, request)
+    offload = request.asked_picture.offload
+    _refuse(offload, f"--offload {offload}: {pipeline.name}/{role} runs alone; ask for {pipeline.name}")
     if role == VAE:
         return Inputs(kwargs={"latents": _decodes(pipeline, picture, latents, request)})
     latents = replace(latents, batch=request.batch_size)
@@ -199,10 +201,13 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         ((latents.frames or 1) - 1) * temporal_ratio(config) + 1,
         denoisers=pipeline.denoisers,
         batch=prompts * images * (1 + doubles),
+        offload=asked.offload or "",
         notes=tuple(notes),
     )
     passes = 2 if guidance and family.guided == PASSES else 1
-    times = _times(pipeline, steps, passes, guidance=guidance and family.guided != EMBEDDED)
+    times = _times(
+        pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != EMBEDDED
+    )
     times[VAE] = picture.made if _sliced(picture, request) else 1
     if asked.tiling:
         times[VAE] *= _tiles(picture.height) * _tiles(picture.width)
@@ -245,14 +250,15 @@ def _tiles(pixels: int) -> int:
     return 1 if pixels <= TILE else ceil((pixels - OVERLAP * TILE) / (TILE * (1 - OVERLAP)))
 
 
-def _times(pipeline: Pipeline, steps: int, passes: int, guidance: bool) -> dict[str, int]:
-    """Part -> how often it runs; two denoisers share the steps."""
+def _times(pipeline: Pipeline, steps: int, passes: int, reused: float, guidance: bool) -> dict[str, int]:
+    """Part -> how often it runs; two denoisers share the steps, of which each leaves out `reused`."""
     roles = pipeline.denoisers
     late = 0
     if len(roles) > 1:
         late = round(steps * (1 - pipeline.defaults.get("boundary_ratio", 0.5)))
     shares = [steps - late, late] if len(roles) > 1 else [steps]
-    times = {role: share * passes for role, share in zip(roles, shares, strict=False)}
+    run = [share and max(round(share * (1 - reused)), 1) for share in shares]  # nothing precedes the first
+    times = {role: share * passes for role, share in zip(roles, run, strict=False)}
     return {
         **dict.fromkeys(pipeline.encoders, 1 + guidance),
         **times,

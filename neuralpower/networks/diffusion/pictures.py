@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ON, OFF = "on", "off"
+MODEL, SEQUENTIAL, GROUP = "model", "sequential", "group"  # what of a pipeline is on the device at a time
+OFFLOADS = (MODEL, SEQUENTIAL, GROUP)
 MOST_STEPS = 10_000
 
 
@@ -20,6 +22,8 @@ class PictureRequest:
     images: int | None = None  # of each prompt
     tiling: bool = False  # the decoder works on tiles
     slicing: bool = False  # the decoder works on one image at a time
+    reuse_steps: float | None = None  # share of the steps that take the prediction of the step before
+    offload: str | None = None  # model, sequential, group
 
     @property
     def asked(self) -> dict[str, object]:
@@ -52,6 +56,7 @@ class Picture:
     times: Mapping[str, int] = field(default_factory=dict)  # part -> how often it runs
     denoisers: tuple[str, ...] = ()
     batch: int = 1  # samples of a pass of the denoiser
+    offload: str = ""  # model, sequential, group; "": all parts stay on the device
     notes: tuple[str, ...] = ()
 
     @property
