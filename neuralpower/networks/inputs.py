@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.promised_values import (
     RANDOM,
@@ -29,6 +30,7 @@ class Inputs:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
     labelled: bool = False  # whether there are made-up labels among them
+    picture: Picture | None = None  # what a pipeline of diffusion makes of them
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -38,7 +40,11 @@ class Inputs:
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The inputs with every tensor changed."""
         return Inputs(
-            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+            map_tensors(self.args, change),
+            map_tensors(self.kwargs, change),
+            self.note,
+            self.labelled,
+            self.picture,
         )
 
 

@@ -180,6 +180,9 @@ class Trace:
     granted: tuple[str, ...] = ()  # as text: assumptions of these
     flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
     about: PassShape = PassShape()
+    times: Mapping[str, int] = field(default_factory=dict)  # path of a part -> how often it runs in a pass
+    offload: str = ""  # model, sequential, group: what of a pipeline is fetched from the host
+    fetched: Mapping[str, int] = field(default_factory=dict)  # path of a part -> bytes over the host's link
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
     weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
     quantised: Quantised | None = None  # what a scheme has made of the weights
