@@ -41,6 +41,9 @@ else:
             module = sys.modules.get("torch")
             return module is not None and isinstance(value, module.Tensor)
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(importlib.import_module("torch").Tensor, name)
+
     torch, nn, F, Tensor = _Late("torch"), _Late("torch.nn"), _Late("torch.nn.functional"), _LateTensor()
 
 __all__ = ["F", "Tensor", "nn", "once_imported", "torch"]

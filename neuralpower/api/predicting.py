@@ -10,15 +10,13 @@ from neuralpower.ask.spread import Given
 from neuralpower.errors import check_share
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.settings import set_to
-from neuralpower.prediction.case import predict, priced
-from neuralpower.prediction.compose import check
+from neuralpower.prediction.case import predict, priced, served
 from neuralpower.prediction.footprint import footprint_of
 from neuralpower.prediction.kept import KeptNetwork
 from neuralpower.prediction.prediction import Prediction, check_coverage
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
 from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
-from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.question import Question
 
 
@@ -83,8 +81,7 @@ def _followed(
         )
         if kept is None or isinstance(asked, Generating) or not kept.keeps(request, question):
             return predict(asked, predictor, question, **how)[0]
-        check(predictor, question)
-        with_weights(question, asked.weights, predictor, asked.module)  # refuses what contradicts
+        served(asked, predictor, question)  # refuses what contradicts
         recorded = record(asked, question)
         kept.keep_facts(source, request.input_shape)
         kept.keep(recorded, request, question)

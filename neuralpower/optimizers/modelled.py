@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuralpower.optimizers.registry import BLOCK
+from neuralpower.optimizers import BLOCK
 
 SHORTEST = 4096  # numbers of a tensor whose states have 8 bits; shorter ones stay float32
 SHORTEST_PAGED = 100_000  # numbers of a tensor whose states are paged

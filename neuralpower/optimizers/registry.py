@@ -15,6 +15,7 @@ from typing import Any
 from neuralpower.dtypes import DTYPES, full_name
 from neuralpower.errors import InputError, unknown
 from neuralpower.late import nn, torch
+from neuralpower.optimizers import BLOCK
 
 LOOP, FOREACH, FUSED = "loop", "foreach", "fused"  # tensor by tensor; lists of them; one kernel for all
 IMPLEMENTATIONS = (LOOP, FOREACH, FUSED)
@@ -29,9 +30,7 @@ class Known:
     parameter in a type of its own. Both describe the step's traffic; the memory follows from the class.
     """
 
-    make: (
-        str | Callable[..., torch.optim.Optimizer]
-    )  # a class of torch.optim or of `modelled`, or what makes it
+    make: str | Callable[..., torch.optim.Optimizer]  # a class of torch.optim or `modelled`, or its maker
     states: float
     ways: tuple[str, ...] = (LOOP, FOREACH)
     state_bytes: float = 0.0
@@ -67,7 +66,6 @@ def _of_transformers(params: Any, lr: float = 1e-3) -> torch.optim.Optimizer:
 
 
 _ALL = IMPLEMENTATIONS
-BLOCK = 256  # numbers of an 8-bit state that share a scale
 _EIGHT = 1 + 4 / BLOCK  # bytes of a state of 8 bits, with its share of a scale
 KNOWN: Mapping[str, Known] = {
     "sgd": Known("SGD", 0, _ALL),

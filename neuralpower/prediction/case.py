@@ -154,11 +154,8 @@ def priced(
     seen: Seen | None = None,
 ) -> Prediction:
     """The prediction of a pass that was recorded before, on one device; raises as `predict`."""
-    check(predictor, question)
-    question = with_weights(question, recorded.asked.weights, predictor, recorded.asked.module)
-    found = worked(recorded, question)
-    prediction = _predict_pass(found, predictor, question, model=model, seen=seen)
-    return _with_room(prediction, predictor, margin)
+    question = served(recorded.asked, predictor, question)
+    return answered(worked(recorded, question), predictor, question, model=model, margin=margin, seen=seen)[0]
 
 
 def _predict_pass(

@@ -61,6 +61,10 @@ MOST_TERMS = 3  # of a form
 TOLERANCE = 1e-9  # of a number, relative
 
 
+class NoForm(ModelError):  # noqa: N818  # of the network, which other ways can answer
+    """Sizes of a network that no form of its tokens and requests gives."""
+
+
 @dataclass(frozen=True)
 class Form:
     """A whole number as sum_i coefficients[i] * size_i, over `SIZES`."""
@@ -265,7 +269,7 @@ def surface_of(
     for phase, layers, passes in zip(("a prefill", "a decode step"), known, (prompts, decodes), strict=True):
         requests = _requests(passes, tracer.windows)
         if layers is None or requests is None:
-            raise ModelError(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
+            raise NoForm(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
         families.append(Family(layers[0], requests, layers[1], decodes=passes is decodes))
     return StepSurface(
         model=str(source.name),

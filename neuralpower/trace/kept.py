@@ -15,6 +15,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from neuralpower.errors import InputError
+from neuralpower.files.json_files import json_text
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.rows import field_names
 from neuralpower.networks.passes import Pass
@@ -47,7 +49,10 @@ def packed(recorded: Recorded) -> dict[str, Any] | None:
     whole["layers"] = [
         [_name(type(one)), *(getattr(one, n) for n in field_names(type(one)))] for one in layers
     ]
-    text = json.dumps(whole, separators=(",", ":")).encode()
+    try:
+        text = json_text(whole, compact=True).encode()
+    except InputError:  # a number that JSON cannot hold
+        return None
     return {"packed": base64.b64encode(zlib.compress(text, 1)).decode()}
 
 

@@ -24,16 +24,16 @@ from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import KIND
+from neuralpower.prediction.case import followed
 from neuralpower.prediction.compose import composed
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
-from neuralpower.prediction.parallel import one_micro_batch, serving_memories
+from neuralpower.prediction.parallel import serving_memories
 from neuralpower.prediction.prediction import LAUNCHES, Prediction
 from neuralpower.prediction.request import Request, dtype_for, request_of
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.weights import with_weights
-from neuralpower.serving.surface import StepSurface, surface_of
-from neuralpower.trace.follow import follow
+from neuralpower.serving.surface import NoForm, StepSurface, surface_of
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE, Question, usual_run
 from neuralpower.web.laws import Law, law_of
@@ -246,10 +246,8 @@ class KeptAnswers:
 
         try:
             found: StepSurface = self._surfaces.get(asked.key, made)
-        except ModelError as error:
-            if "follow no form" in str(error):
-                return None
-            raise
+        except NoForm:
+            return None
         return replace(found, predictor=asked.predictor)
 
     def _law(self, asked: _Asked, phase: str, length: int) -> Law | None:
@@ -272,20 +270,18 @@ class KeptAnswers:
         if not asked.layout.alone and not asked.view.speaks:
             return None  # a layout's replicas and stages need more than one pass
 
-        def followed(batch: int, tokens: int) -> Followed:
+        def passed(batch: int, tokens: int) -> Followed:
             request = self._request(asked, phase, batch, tokens)
-            question = self._question(asked, request)
-            question = question if asked.layout.alone else one_micro_batch(question)
-            found = follow(request.asked(asked.source, asked.run), question)
+            found = followed(request.asked(asked.source, asked.run), self._question(asked, request))
             assert isinstance(found, Followed)  # generations are no passes
             return found
 
         try:
             decodes, lengths = phase == DECODE, (0.0, float("inf"))
-            windows = [*followed(2, 64).work.about.windows.values()] if decodes else []
+            windows = [*passed(2, 64).work.about.windows.values()] if decodes else []
             if windows:
                 lengths = (float(max(windows)), lengths[1]) if beyond else (0.0, min(windows) - 1.0)
-            return law_of(followed, decodes=decodes, length=length, lengths=lengths)
+            return law_of(passed, decodes=decodes, length=length, lengths=lengths)
         except NeuralPowerError:  # a network that takes some sizes alone
             return None
 

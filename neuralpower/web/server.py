@@ -8,10 +8,8 @@ elsewhere opens the page with its controls set, and computes nothing before its 
 from __future__ import annotations
 
 import asyncio
-import csv
 import errno
 import importlib.resources
-import io
 import json
 import queue
 import socket
@@ -32,6 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted
+from neuralpower.files.csv_files import csv_text
 from neuralpower.processes.tether import environment, python
 from neuralpower.report.page import css
 from neuralpower.web.uploads import MOST_BYTES, Uploads
@@ -205,7 +204,7 @@ class Pages:
         if found is None:
             return PlainTextResponse("error: the page has no such part\n", 404)
         media = "image/svg+xml" if kind == "svg" else "text/csv"
-        text = found if isinstance(found, str) else _csv(found)
+        text = found if isinstance(found, str) else csv_text(found)
         name = f'attachment; filename="{part}.{kind}"'
         return Response(text, media_type=media, headers={"Content-Disposition": name})
 
@@ -334,12 +333,6 @@ async def _drained(stream: AsyncIterator[bytes]) -> None:
 
 def _html(text: str, status: int = 200) -> Response:
     return Response(text, status, media_type="text/html")
-
-
-def _csv(rows: list[list[Any]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
 
 
 def bound(port: int) -> socket.socket:

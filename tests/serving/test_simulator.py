@@ -347,6 +347,18 @@ def asked(draw: st.DrawFn, **fixed: Any) -> tuple[Workload, Engine]:
     return Workload(arrival, prompt, output, users, names, named), Engine(**{**settings_, **fixed})
 
 
+@pytest.mark.parametrize("policy", ["vllm", "sglang"])
+def test_a_prompt_whose_last_chunk_is_one_token_gets_its_first_token(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulator, "MOST_STEPS", 1_000)
+    engine = Engine(blocks=10, block=16, budget=8, requests=1, policy=policy, draft=3, acceptance=1.0)
+    workload = Workload(np.zeros(1), np.array([9]), np.array([5]))
+    (part,) = simulate(workload, engine, cast(StepTimes, Linear()), seed=0)
+    assert part.steps == 3  # 8 tokens of the prompt, its last one, and a decode that drafts three
+    assert part.tokens == 9 + 4
+
+
 @SOME
 @given(asked())
 def test_requests_and_tokens_are_kept_and_the_pool_is_never_overdrawn(case: tuple[Workload, Engine]) -> None:

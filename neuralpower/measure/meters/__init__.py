@@ -7,17 +7,14 @@ from neuralpower.measure.meters.base import (
     CHOICES,
     METERS,
     Description,
-    MeterStatus,
     MeterUnavailable,
     NullMeter,
     PowerMeter,
     Reading,
-    absence,
-    meter_status,
-    open_meter,
     power_meter,
 )
 from neuralpower.measure.meters.meter import Meter
+from neuralpower.measure.meters.opening import MeterStatus, absence, meter_status, open_meter
 from neuralpower.measure.meters.plugins import known_meters, plugged
 
 for _module in pkgutil.iter_modules(__path__):

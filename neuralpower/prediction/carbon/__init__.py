@@ -96,7 +96,7 @@ def _of_file(path: Path) -> Intensity:
         (column, factor)
         for begin, factor in COLUMNS.items()
         for column in (rows[0] if rows else ())
-        if column.strip().lower().startswith(begin.lower())
+        if column and column.strip().lower().startswith(begin.lower())
     ]
     if not named:
         raise InputError(

@@ -123,7 +123,7 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
         raise unknown("ranking", by, BY)
     if (by == PRICE and terms.price is None) or (by == CARBON and terms.intensity is None):
         raise InputError(f"by {by}: add {NEEDS[by]}")
-    traces = _Traces(request_of)
+    traces = _Traces()
     found: list[Ranked] = []
     skipped: dict[str, str] = {}
     errors: list[NeuralPowerError] = []
@@ -170,8 +170,9 @@ class _NetworkError(NeuralPowerError):
 class _Traces:
     """A network, followed once for all devices that run it alike."""
 
-    def __init__(self, request_of: Requests) -> None:
-        self.request_of, self.found = request_of, dict[tuple[object, ...], Followed | Grown]()
+    def __init__(self) -> None:
+        self.found: dict[tuple[object, ...], Followed | Grown] = {}
+        self.built: dict[tuple[str, str], Any] = {}
 
     @property
     def count(self) -> int:
@@ -204,10 +205,9 @@ class _Traces:
     def _asked(self, request: Request, run: str) -> Any:
         """The pass of a request, built once for each dtype and way to run."""
         key = (request.dtype, run)
-        known = vars(self).setdefault("built", {})
-        if key not in known:
-            known[key] = request.asked(request.source(), run)
-        return known[key]
+        if key not in self.built:
+            self.built[key] = request.asked(request.source(), run)
+        return self.built[key]
 
 
 def _answer(prediction: Prediction, predictor: Predictor, request: Request, terms: Terms) -> Ranked:

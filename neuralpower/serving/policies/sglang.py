@@ -45,7 +45,8 @@ class SGLang:
         """Resume prompts that are read in part."""
         for request in state.ready:
             needed = state.needed(request)
-            if needed > 1 and budget > 0 and state.takes(request, min(needed, budget)):
+            reads = needed > 1 or not state.made[request]  # drafts come after the whole prompt
+            if reads and budget > 0 and state.takes(request, min(needed, budget)):
                 planned.tokens[request] = min(needed, budget)
                 budget -= planned.tokens[request]
         return budget

@@ -1,0 +1,110 @@
+"""The choice of a power meter, and what `devices` says of each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neuralpower.errors import DeviceError, quoted, unknown
+from neuralpower.measure.meters import base
+from neuralpower.measure.meters.base import CHOICES, MeterUnavailable, NullMeter, PowerMeter
+from neuralpower.measure.meters.plugins import plugged
+
+
+def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
+    """A meter of the device, open.
+
+    Args:
+        choice: "auto" takes the first that works, "none" takes none, a name takes that one.
+        device: "cpu", "cuda:0", or a GPU's UUID.
+
+    Returns:
+        The meter; a `NullMeter` with the reason for "none", and for "auto" where none works.
+
+    Raises:
+        MeterUnavailable: the meter of that name does not work, or does not see the device.
+        InputError: there is no meter of that name.
+    """
+    if choice == "none":
+        return NullMeter("not_asked", "no meter was requested")
+    failed = plugged()
+    if choice != "auto":
+        if choice in failed:
+            raise MeterUnavailable("plugin", f"{choice}: {failed[choice]}")
+        if choice not in base.METERS:
+            raise unknown("power meter", choice, [*base.METERS, *CHOICES])
+        return _opened(choice, device)
+    failures: list[MeterUnavailable] = []
+    for name in base.METERS:
+        if getattr(base.METERS[name], "by_name", False):
+            continue
+        try:
+            return _opened(name, device)
+        except MeterUnavailable as error:
+            if error.reason != "no_meter":
+                failures.append(error)
+    if not failures:
+        return NullMeter("no_meter", f"no power meter is known for {device}")
+    return NullMeter(failures[0].reason, "; ".join(str(failure) for failure in failures))
+
+
+def _opened(name: str, device: str) -> PowerMeter:
+    with _told(name):
+        meter = base.METERS[name].for_device(device)
+    if meter is None:
+        why = f" ({absent})" if (absent := absence(name)) else ""
+        raise MeterUnavailable(
+            "no_meter", f"{name} does not see the power of {device}{why}; use --power auto or none"
+        )
+    with _told(name):
+        meter.open()
+    return meter
+
+
+def absence(name: str) -> str:
+    """Why this machine has no such meter; "" where it has, or where the meter does not say."""
+    says = getattr(base.METERS[name], "absent", None)
+    return "" if says is None else str(says())
+
+
+@contextlib.contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Say which meter raised what is not a MeterUnavailable, as one of another package may."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        text = f"{name}: raises {quoted(error):.300}; update its package, or use --power none"
+        raise MeterUnavailable("plugin", text) from error
+
+
+@dataclass(frozen=True)
+class MeterStatus:
+    """Whether a meter works on a device; if not, why, and what the user can do."""
+
+    meter: str
+    device: str
+    reason: str | None  # None: it works
+    text: str
+
+    @property
+    def works(self) -> bool:
+        return self.reason is None
+
+
+def meter_status(name: str, device: str) -> MeterStatus | None:
+    """Try the meter on the device; None where it has nothing to do with it."""
+    try:
+        with _told(name):
+            if (meter := base.METERS[name].for_device(device)) is None:
+                return None
+            meter.open()
+    except MeterUnavailable as error:
+        return MeterStatus(name, device, error.reason, str(error))
+    with contextlib.closing(meter):
+        description = meter.describe()
+    limit = f", limit {description.limit_w:g} W" if description.limit_w is not None else ""
+    source = description.source if description.source != "none" else description.sampled_source
+    return MeterStatus(name, device, None, f"{source}, {' '.join(description.domains)}{limit}")
