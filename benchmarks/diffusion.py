@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.prior import laws, with_few
 from benchmarks.teachers import diffusion, traces
 from neuralpower.api.loaded import LoadedPredictor, load
+from neuralpower.learn.prior import Law
 from neuralpower.learn.prior_files import shipped_prior
-from neuralpower.learn.prior_fit import Observation
 from neuralpower.prediction.prediction import Prediction
 
 Chosen = Callable[[str, str], LoadedPredictor]  # (model, GPU) -> what predicts it
@@ -44,21 +44,20 @@ def shipped(model: str, gpu: str) -> LoadedPredictor:
 
 
 def without(root: Path) -> Chosen:
-    """Predictors whose prior was taught without the model that is asked for."""
-    observed: list[tuple[str, Observation]] = list(diffusion.named_observations(root))
-    calls = traces.observations(root)
-    taught = {
-        name: laws(
-            with_few(shipped_prior(), [*(one for other, one in observed if other != name), *calls]),
-            [one for _, one in observed],
-        )
-        for name in {name for name, _ in observed}
-    }
+    """Predictors whose prior was taught without the model that is asked for; SANA teaches nothing."""
+    observed = [*diffusion.named_observations(root)]
+    devices = {one.device for _, one in observed}
+    calls = [one for one in traces.observations(root) if one.device in devices]
+    taught: dict[str, Mapping[str, Law]] = {}
+    for name in dict.fromkeys(name for name, _ in observed):
+        known = [*(one for other, one in observed if other != name), *calls]
+        taught[name] = laws(with_few(shipped_prior(), known), [one for _, one in observed])
 
     def chosen(model: str, gpu: str) -> LoadedPredictor:
         found = shipped(model, gpu)
-        law = taught[model][diffusion.DEVICES[gpu]]
-        return LoadedPredictor(replace(found.predictor, law=law))
+        if model not in taught:
+            return found
+        return LoadedPredictor(replace(found.predictor, law=taught[model][diffusion.DEVICES[gpu]]))
 
     return chosen
 
