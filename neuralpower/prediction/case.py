@@ -167,9 +167,9 @@ def _predict_pass(
         prediction = _on_one_device(found, predictor, question, model=model)
     else:
         prediction = predict_layout(found, predictor, question, model=model)
-    if one.inputs.picture is not None and question.phase == FORWARD:
+    if found.work.picture is not None and question.phase == FORWARD:
         prediction = with_transfers(prediction, found.work, predictor.hardware)
-        prediction = with_images(prediction, one.inputs.picture)
+        prediction = with_images(prediction, found.work.picture)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
     outline = found.outline or Outline.of(one.module)

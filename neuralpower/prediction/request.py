@@ -23,7 +23,6 @@ from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
-from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
@@ -164,6 +163,7 @@ class Request:
 
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
+        from neuralpower.networks.adapters import with_lora
         from neuralpower.networks.source import Source
         from neuralpower.trace.memory_formats import with_channels_last
 

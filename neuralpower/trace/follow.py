@@ -149,12 +149,12 @@ def _recorded(one: Pass, question: Question) -> Trace:
 
 
 def repeating(traced: Trace, inputs: Inputs) -> Trace:
-    """The trace with how often a pipeline's parts run, and where their weights wait."""
+    """The trace with what a pipeline makes: how often its parts run, and where their weights wait."""
     picture = inputs.picture
     if picture is None:
         return traced
     granted = (*traced.granted, *picture.notes)
-    return replace(traced, times=picture.times, offload=picture.offload, granted=granted)
+    return replace(traced, picture=picture, granted=granted)
 
 
 def shape_of(one: Pass) -> PassShape:

@@ -22,14 +22,14 @@ Span = tuple[int, int]  # first and last operator call
 @trace_pass(place="calls", applies=lambda trace, _: bool(trace.offload))
 def offloading(trace: Trace, question: Question) -> Trace:
     """Let weights be on the device while they are needed, and count the bytes that are fetched for that."""
-    spans = _spans(trace)
+    spans, times = _spans(trace), trace.picture.times if trace.picture else {}
     fetched: dict[str, int] = {}
     storages = []
     for storage in trace.storages:
         part = storage.name.partition(".")[0]
         if storage.part == WEIGHTS and part in spans:
             storage = _resident(storage, trace.offload, spans)
-            runs = 2 if trace.offload == MODEL else trace.times.get(part, 1)
+            runs = 2 if trace.offload == MODEL else times.get(part, 1)
             fetched[part] = fetched.get(part, 0) + runs * storage.bytes
         storages.append(storage)
     return replace(trace, storages=tuple(storages), fetched=fetched)

@@ -10,10 +10,10 @@ from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 
 
-@trace_pass(place="micro-batches", applies=lambda trace, question: bool(trace.times))
+@trace_pass(place="micro-batches", applies=lambda trace, _: trace.picture is not None)
 def repeated_parts(trace: Trace, question: Question) -> Trace:
     """Count the tasks of each part as often as it runs."""
-    times = trace.times if question.phase == FORWARD else {}
+    times = trace.picture.times if trace.picture and question.phase == FORWARD else {}
     tasks = (
         replace(task, share=task.share * times.get(task.path.partition(".")[0], 1)) for task in trace.tasks
     )
