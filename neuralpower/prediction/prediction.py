@@ -141,7 +141,6 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -219,7 +218,6 @@ class Prediction(Shown):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
@@ -339,7 +337,6 @@ class Tree(Shown):
     depth: int
 
     def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
         return self.root.lines()
 
 

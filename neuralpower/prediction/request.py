@@ -80,7 +80,6 @@ class Request:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training step."""
         return self.phase.name == TRAINING
 
     @property
@@ -123,7 +122,6 @@ class Request:
 
     @property
     def label(self) -> str:
-        """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
         phase = "" if self.passed == Phase() else f" {self.passed.label}"
         layout = "" if self.layout.alone else f" {self.layout.short}"

@@ -45,7 +45,6 @@ class Figure:
     about: str = ""  # its bounds
 
     def __str__(self) -> str:
-        """The number with its bounds."""
         return f"{self.value} ({self.about})" if self.about else self.value
 
 

@@ -16,11 +16,10 @@ from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
-from neuralpower.trace.decoder_steps import Growing
+from neuralpower.trace.decoder_steps import Growing, each_length
 from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
-from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
