@@ -117,7 +117,6 @@ class Savings:
     bytes: int
 
     def __str__(self) -> str:
-        """As text."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
             (s, u)
@@ -131,7 +130,6 @@ class Savings:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
         return dict(vars(self))
 
 
@@ -202,7 +200,6 @@ class Trace:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers alone."""
         return tuple(call.layer for call in self.calls)
 
     @property
@@ -212,7 +209,6 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """FLOP of all layers."""
         return int(sum(layer.flops() for layer in self.layers))
 
 

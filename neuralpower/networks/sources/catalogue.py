@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.networks.catalogue import Entry, catalogue, find_entry, named, near
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.diffusion.classes import CLASS, check_installed
 from neuralpower.networks.diffusion.pipelines import described, pipeline_or_part
 from neuralpower.networks.sources.base import Given, model_source, recognised

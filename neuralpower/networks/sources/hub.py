@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.diffusion.pipelines import INDEX, Pipeline, indexed, pipeline_or_part
 from neuralpower.networks.hub import CONFIG, configuration, file_of
 from neuralpower.networks.sources.base import Given, model_source
