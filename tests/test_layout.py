@@ -37,8 +37,8 @@ PACKAGES: Mapping[str, str] = {
     "networks": """
         adapters caches call_cache callables catalogue decoder diffusion.families diffusion.pictures families
         hub input_request inputs slips passes phases promised_values refusals requests running sameness
-        sharding shortened size_limits source sources sources.base sources.catalogue trust users_code zoo zoo.mnist
-        zoo.paradnn
+        sharding shortened size_limits source sources sources.base sources.catalogue trust users_code zoo
+        zoo.mnist zoo.paradnn
     """,
     "trace": """
         by_request casts deepening exchanges follow followed gradients kept lifetimes
