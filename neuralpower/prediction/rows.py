@@ -29,7 +29,7 @@ class Interval(Declared):
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def rate(self, count: float) -> Interval:
-        """Of `count` things that take these seconds together, how many are done in a second."""
+        """How many are done in a second, where `count` of them take these seconds together."""
         return Interval(count / self.value, count / self.high, count / self.low)
 
 
