@@ -139,7 +139,6 @@ class _Composed:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a step of training."""
         return self.question.phase == TRAINING
 
     @property
