@@ -265,13 +265,13 @@ def _areas(canvas: Canvas, chart: Areas) -> None:
 
 def _stairs(x: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
     """The corners of a line that stays level until the next x."""
-    found: list[tuple[float, float]] = []
+    corners: list[tuple[float, float]] = []
     for at, value in zip(x, values, strict=True):
-        if found and value != found[-1][1]:
-            found.append((at, found[-1][1]))
-        if not found or value != found[-1][1] or at == x[-1]:
-            found.append((at, value))
-    return found
+        if corners and value != corners[-1][1]:
+            corners.append((at, corners[-1][1]))
+        if not corners or value != corners[-1][1] or at == x[-1]:
+            corners.append((at, value))
+    return corners
 
 
 # ---- heat maps and pies ----

@@ -133,7 +133,7 @@ def _with_experts(module: nn.Module, plan: Plan, layout: Layout) -> Plan:
 
 def _stacked(module: nn.Module) -> dict[str, styles.Style]:
     """Styles for modules whose weights are stacked by expert, where no plan says it."""
-    found = {}
+    entries = {}
     for path, part in module.named_modules():
         count = getattr(part, "num_experts", None)
         own = dict(part.named_parameters(recurse=False))
@@ -142,9 +142,9 @@ def _stacked(module: nn.Module) -> dict[str, styles.Style]:
             and all(p.dim() > 1 and p.shape[0] == count for p in own.values())
             and max(p.dim() for p in own.values()) > 2
         ):
-            found[path] = styles.style_named("ep_dispatch_experts")
-            found |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in own}
-    return found
+            entries[path] = styles.style_named("ep_dispatch_experts")
+            entries |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in own}
+    return entries
 
 
 def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
