@@ -176,7 +176,8 @@ def _splits(layer: Attention, hardware: Hardware, k: int) -> tuple[Any, Any]:
     Queries of one tile are split alike: else a longer prompt could take less time.
     """
     steps, queries = np.ceil(_seen(layer, layer.window) / k), layer.query_length
-    alike = replace(layer, query_length=np.where(queries > TILE, ceil_to(queries, TILE), queries))
+    whole: Any = np.where(queries > TILE, ceil_to(queries, TILE), queries)
+    alike = replace(layer, query_length=whole)
     splits = np.clip(hardware.cores // _tasks(alike, 64, True), 1, steps)
     return splits, np.ceil(steps / splits)
 

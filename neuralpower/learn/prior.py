@@ -120,7 +120,7 @@ class Law:
     def launches_s(self, columns: Layer) -> Array:
         """Seconds of each call's launches, [rows]."""
         launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), len(columns.dtype))
-        return self.launch_s * np.maximum(launches, 1)
+        return np.asarray(self.launch_s * np.maximum(launches, 1))
 
     def knows(self, columns: Layer) -> bool:
         name = columns.law.alike or columns.kind
