@@ -21,7 +21,7 @@ PACKAGES: Mapping[str, str] = {
     "late": "",
     "errors": "",
     "dtypes": "",
-    "files": "atomic cache csv_files json_files markdown paths stages terminal",
+    "files": "atomic cache csv_files json_files locks markdown paths stages terminal",
     "quantisation": ALL,
     "processes": "alone pool tether",
     "devices": "cluster hardware host layout machine memory_size names spec",
