@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,10 +59,27 @@ SAYING = {
     ),
 }
 """A part of an error's text -> the way out."""
+MISSING = "required positional argument"  # as Python says it
 SIZES = "(batch size, sequence length, input shape)"
 
 
-def way_out(error: BaseException | None, made: bool) -> str:
+def all_inputs(model: nn.Module) -> str:
+    """How to give the inputs of a network that needs several; "" for one that needs at most one."""
+    needed = [
+        one.name
+        for one in inspect.signature(model.forward).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) < 2:
+        return ""
+    try:
+        file = Path(inspect.getfile(type(model))).name
+    except (TypeError, OSError):  # a class that was typed in
+        file = "the model's file"
+    return f"define example_inputs(batch_size) in {file}, which returns the tuple ({', '.join(needed)})"
+
+
+def way_out(error: BaseException | None, made: bool, model: nn.Module | None = None) -> str:
     """What to do where a forward pass fails on inputs that neuralpower has `made`, or that were given."""
     for words, way in SAYING.items():
         if words in said(error):
@@ -73,6 +92,8 @@ def way_out(error: BaseException | None, made: bool) -> str:
         return "its modules lie too deep in one another, or call themselves without end; nest fewer"
     if overflows(error):
         return f"no memory holds a tensor of that size: choose smaller sizes {SIZES}"
+    if made and MISSING in said(error) and model is not None and (way := all_inputs(model)):
+        return way
     if made:
         return (
             f"neuralpower cannot make inputs that fit it at these sizes: choose others {SIZES}, "

@@ -176,6 +176,8 @@ def _end(command: str, numbers: Sequence[float], at: complex, begun: complex) ->
 
 def _arc(at: complex, end: complex, numbers: Sequence[float]) -> list[complex]:
     """Points of a circle's arc, clockwise on paper, from `at` to `end`."""
+    if at == end:  # too thin to be seen
+        return [end]
     radius, is_large = numbers[0], bool(numbers[3])
     half = (end - at) / 2
     aside = max(radius**2 - abs(half) ** 2, 0.0) ** 0.5 * (-1j if is_large else 1j) * half / abs(half)

@@ -142,7 +142,7 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
         return failure
     cause = raised(failure)
     made = any(promised(tensor) for tensor in tensors_within(inputs))
-    error = ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made)}")
+    error = ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made, model)}")
     error.__cause__ = cause
     return error
 
