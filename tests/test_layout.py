@@ -60,7 +60,7 @@ PACKAGES: Mapping[str, str] = {
     "prediction": """
         beside case compose evaluate footprint generation kept measured memory.engines memory.over_time
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
-        timeline
+        sums timeline
         tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.rank explore.remedies explore.score
