@@ -12,7 +12,8 @@ from neuralpower.files.json_files import json_text
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.sameness import is_current, loaded, question_of
-from neuralpower.serving.surface import Family, Form, SharedLayer, StepSurface
+from neuralpower.prediction.sums import Form
+from neuralpower.serving.surface import Family, SharedLayer, StepSurface
 from neuralpower.trace.by_request import RequestLayer
 
 PLAIN = (
