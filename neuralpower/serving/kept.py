@@ -29,7 +29,7 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class Forms:
-    """A model's steps on a layout as forms of their sizes, and what its pool holds: the same on all devices."""
+    """A model's steps on a layout as forms of their sizes, and its network; both alike on many devices."""
 
     surface: StepSurface
     network: Served

@@ -1,8 +1,9 @@
 """Which devices serve a rate and keep a promise: each layout's highest rate, and the replicas that it takes.
 
 Candidates are screened first: what a replica could serve if its steps were always as full as the promise
-allows, and what a request alone waits for. The most promising are then simulated, until no other could be half as dear as the best. The
-replicas are the rate over one replica's highest rate, rounded up: requests are shared out evenly.
+allows, and what a request alone waits for. The most promising are then simulated, until no other could be
+half as dear as the best. The replicas are the rate over one replica's highest rate, rounded up: requests are
+shared out evenly.
 """
 
 from __future__ import annotations
@@ -362,8 +363,8 @@ def _most(
 ) -> _Screening | str:
     """What full steps allow; why not, where even requests that never meet miss the promise.
 
-    With b decodes in each step, a request takes its tokens' share of the steps' time t(b), and what its prompt
-    adds to them. The time per token is that of the steps and of the prompts between them.
+    A request takes its tokens' share of the steps' time, by the decodes in them, and what its prompt adds to
+    them. The time per token is that of the steps and of the prompts between them.
     """
     workload, engine = wanted.workload, deployment.engine
     prompt, output = float(workload.prompt.mean()), max(float(workload.output.mean()) - 1, 1e-9)

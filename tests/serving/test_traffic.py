@@ -323,7 +323,9 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
     assert again.surface.prompts == first.surface.prompts and again.surface.decodes == first.surface.decodes
     assert again.engine == first.engine and again.cache_bytes == first.cache_bytes
     assert again.load(workload, 50.0).latency_s == first.load(workload, 50.0).latency_s
-    other = deployed(MIXTURE, neuralpower.load("h200").predictor, **SIZES)  # another device has the same forms
+    other = deployed(
+        MIXTURE, neuralpower.load("h200").predictor, **SIZES
+    )  # another device has the same forms
     assert other.surface.decodes == first.surface.decodes and other.engine.blocks > first.engine.blocks
     assert other.load(workload, 50.0).latency_s != first.load(workload, 50.0).latency_s
     with pytest.raises(pytest.fail.Exception, match="traced again"):
@@ -333,6 +335,9 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
 def test_steps_of_several_layouts_priced_at_once_take_what_each_takes() -> None:
     predictor = neuralpower.load("h100-sxm").predictor
     steps = [Step(chunks=((300, 0),)), Step(contexts=(100, 900)), Step(contexts=(50,) * 20)]
-    parts = [deployed(name, predictor, **SIZES).surface for name in (MIXTURE, MIXTURE.replace("layers=2", "layers=3"))]
+    parts = [
+        deployed(name, predictor, **SIZES).surface
+        for name in (MIXTURE, MIXTURE.replace("layers=2", "layers=3"))
+    ]
     for surface, found in zip(parts, priced([(one, steps) for one in parts]), strict=True):
         assert found.runtime_s == pytest.approx(surface.at(steps).runtime_s, rel=1e-9)
