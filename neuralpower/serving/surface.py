@@ -198,23 +198,40 @@ class StepSurface:
     def pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
         """The layers of each step; `graphed`: all are launched at once."""
         pool = Pool(len(steps), graphed=graphed)
+        self.add(pool, steps)
+        return pool
+
+    def add(self, pool: Pool, steps: Sequence[Step], first: int = 0) -> None:
+        """Add the layers of each step, as those of the pool's networks from `first` on."""
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
         )
         reads = np.array([bool(step.chunks) for step in steps])
         for family, where in ((self.decodes, np.flatnonzero(~reads)), (self.prompts, np.flatnonzero(reads))):
             if len(where):
-                family.add_shared(pool, where, sizes[where], self.routing)
-        self.decodes.add_requests(pool, _kernels([[(1, held) for held in step.contexts] for step in steps]))
-        self.prompts.add_requests(pool, _kernels([step.chunks for step in steps]))
-        return pool
+                family.add_shared(pool, first + where, sizes[where], self.routing)
+        decodes = [[(1, held) for held in step.contexts] for step in steps]
+        self.decodes.add_requests(pool, _kernels(decodes, first))
+        self.prompts.add_requests(pool, _kernels([step.chunks for step in steps], first))
 
 
-def _kernels(asked: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[float, ...]]:
+def priced(asked: Sequence[tuple[StepSurface, Sequence[Step]]]) -> list[Outcomes]:
+    """What steps of several surfaces on one device take, all priced at once and launched as graphs."""
+    ends = np.cumsum([len(steps) for _, steps in asked])
+    pool, (surface, _) = Pool(int(ends[-1]), graphed=True), asked[0]
+    for (each, steps), end in zip(asked, ends, strict=True):
+        each.add(pool, steps, int(end) - len(steps))
+    whole = pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
+    names = Outcomes.__dataclass_fields__
+    parts = {name: np.split(getattr(whole, name), ends[:-1]) for name in names}
+    return [Outcomes(**{name: parts[name][i] for name in names}) for i in range(len(asked))]
+
+
+def _kernels(asked: Sequence[Sequence[tuple[int, int]]], first: int = 0) -> list[tuple[float, ...]]:
     """(step, requests, new and cached tokens, share) of each length of each step's (new, cached) requests."""
     return [
         (i, len(requests), new, cached, alike / len(requests))
-        for i, requests in enumerate(asked)
+        for i, requests in enumerate(asked, first)
         for (new, cached), alike in Counter(requests).items()
     ]
 
