@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+FRESH = "fresh memory"  # kind of the row of what a CPU's allocator fetches anew in each pass
 BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
@@ -240,6 +241,11 @@ class Prediction(Shown):
         )
 
     @property
+    def fresh_row(self) -> Row | None:
+        """The row of fresh memory; None where memory is kept, or its time is negligible."""
+        return next((row for row in self.rows if row.kind == FRESH), None)
+
+    @property
     def with_launches(self) -> tuple[Row, ...]:
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
         return (*self.rows, *_launches(self))
@@ -410,5 +416,6 @@ def _waiting_w(prediction: Prediction) -> Interval | None:
 
 def _share_by(prediction: Prediction, *bases: str) -> float:
     """Share of the layers' time that is known in these ways."""
-    total = sum(row.share for row in prediction.rows)
-    return sum(row.share for row in prediction.rows if row.basis in bases) / (total or 1.0)
+    layers = [row for row in prediction.rows if row.kind != FRESH]
+    total = sum(row.share for row in layers)
+    return sum(row.share for row in layers if row.basis in bases) / (total or 1.0)

@@ -146,7 +146,7 @@ def test_a_call_that_raises_leaves_the_others_alone() -> None:
 
 
 def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
-    timing = Timing(tuple(float(i) for i in range(1, 12)), 1.0, 2.0, 1.1, 0.0, 0.0, 0.0)
+    timing = Timing(tuple(float(i) for i in range(1, 12)), 1.0, 2.0, 1.1, 0.0, (), 0.0)
     row = timing.to_row()
     # eleven values 1..11: the 10th percentile is the second, the median the sixth
     assert (row["runtime_s"], row["runtime_median_s"], row["runtime_min_s"], row["n"]) == (2.0, 6.0, 1.0, 11)
@@ -158,11 +158,11 @@ def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
     [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.02, True), (0.3, 0.009, False)],
 )
 def test_contention_is_noticed(switches: float, steal: float, noisy: bool) -> None:
-    assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, 0.0, steal).noisy == noisy
+    assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, (), steal).noisy == noisy
 
 
 def test_a_long_call_may_meet_the_scheduler() -> None:
-    assert not Timing((0.05,) * 9, 0.05, 1e-3, 1.0, 1.0, 0.0, 0.0).noisy
+    assert not Timing((0.05,) * 9, 0.05, 1e-3, 1.0, 1.0, (), 0.0).noisy
 
 
 def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
