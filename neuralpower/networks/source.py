@@ -19,6 +19,7 @@ from neuralpower.networks.copies import main_dtype, retyped
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs, batch_of, in_batches, place, shaped_inputs
 from neuralpower.networks.promised_values import promise, promised, with_values, without_values
+from neuralpower.networks.refusals import all_inputs
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
 from neuralpower.networks.users_code import check_computed, check_plain, users_code
@@ -180,7 +181,12 @@ def by_shape(
             )
         shape = (seq_len, *(shape or ())[1:])
     if shape is None:
-        raise ModelError(f"{name} has no known input shape; give {way_out}")
+        several = all_inputs(model)
+        raise ModelError(
+            f"{name} needs several inputs; {several}"
+            if several
+            else f"{name} has no known input shape; give {way_out}"
+        )
     return shaped_inputs(model, request, shape)
 
 

@@ -52,6 +52,14 @@ MEANT = {  # what people try -> what it is called
     **{"latency": "runtime_s (s, with bounds)", "latency_s": "runtime_s", "time": "runtime_s"},
     **{"energy": "energy_j", "power": "power_w", "memory_bytes": "memory.value_bytes"},
     **{"peak_memory": "memory.value_bytes", "by": "by_kind() or by_module()", "layers": "rows"},
+    **{"throughput": "batch_size / runtime_s.value", "samples_per_s": "batch_size / runtime_s.value"},
+    **{"tokens_per_s": "generation.tokens_per_s", "bounds": "runtime_s.low and runtime_s.high"},
+    **{
+        "table": "rows",
+        "to_dict": "to_json()",
+        "to_dataframe": "to_pandas()",
+        "summary": "print(prediction)",
+    },
     **{"params": "parameters", "num_parameters": "parameters", "total_flops": "flops", "macs": "flops / 2"},
 }
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
@@ -134,7 +142,6 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -212,7 +219,6 @@ class Prediction(Shown):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
@@ -337,7 +343,6 @@ class Tree(Shown):
     depth: int
 
     def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
         return self.root.lines()
 
 

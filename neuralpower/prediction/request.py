@@ -80,7 +80,6 @@ class Request:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training step."""
         return self.phase.name == TRAINING
 
     @property
@@ -123,7 +122,6 @@ class Request:
 
     @property
     def label(self) -> str:
-        """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
         phase = "" if self.passed == Phase() else f" {self.passed.label}"
         layout = "" if self.layout.alone else f" {self.layout.short}"
@@ -156,15 +154,18 @@ class Request:
     @property
     def called(self) -> str:
         """The model's name; of a module, its class."""
-        return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
+        if isinstance(self.model, (str, Path)):
+            return str(self.model)
+        from neuralpower.networks.source import Source
+
+        return str(self.model.name) if isinstance(self.model, Source) else type(self.model).__name__
 
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
         from neuralpower.networks.adapters import with_lora
-        from neuralpower.networks.source import Source
         from neuralpower.trace.memory_formats import with_channels_last
 
-        found = self.model if isinstance(self.model, Source) else resolve(self.model)
+        found = resolve(self.model)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
 

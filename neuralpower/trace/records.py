@@ -116,7 +116,6 @@ class Savings:
     bytes: int
 
     def __str__(self) -> str:
-        """As text."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
             (s, u)
@@ -130,7 +129,6 @@ class Savings:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
         return dict(vars(self))
 
 
@@ -194,7 +192,6 @@ class Trace:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers alone."""
         return tuple(call.layer for call in self.calls)
 
     @property
@@ -204,7 +201,6 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """FLOP of all layers."""
         return int(sum(layer.flops() for layer in self.layers))
 
 

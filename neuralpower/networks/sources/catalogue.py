@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.networks.catalogue import find_entry, named, near
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.sources.base import Given, model_source, recognised
 
 if TYPE_CHECKING:

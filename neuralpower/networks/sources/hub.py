@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.hub import configuration
 from neuralpower.networks.sources.base import Given, model_source
 

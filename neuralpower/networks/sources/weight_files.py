@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import ModelError
 from neuralpower.files.paths import is_file
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:

@@ -312,6 +312,9 @@ CHANGES: Sequence[Change] = (
 """All changes, the cheapest first."""
 
 
+TOGETHER = " + "  # between the words of several changes
+
+
 def remedies(now: Situation, memory_of: Callable[[Request], Memory]) -> tuple[Remedy, ...]:
     """Changes that save memory, in the order of `CHANGES`; the last may be several together.
 
@@ -366,11 +369,17 @@ def _tried(
     for _, step in taken:
         memory = step.adjusted(memory) if step.adjusted else memory
     return Remedy(
-        change=" + ".join(one.words for _, one in taken),
-        options=" ".join(one.option for _, one in taken if one.option),
+        change=TOGETHER.join(one.words for _, one in taken),
+        options=" ".join(_last([one.option for _, one in taken if one.option])),
         cost="; ".join(change.cost for change, _ in taken),
         saved_bytes=now.memory.high_bytes - memory.high_bytes,
         memory=memory,
         verdict=verdict_of(memory, now.room_bytes),
         probability=probability_of(memory, now.room_bytes),
     )
+
+
+def _last(options: Sequence[str]) -> list[str]:
+    """The options without those whose name comes again: the last one says what holds."""
+    named = {option.split()[0]: place for place, option in enumerate(options)}
+    return [option for place, option in enumerate(options) if named[option.split()[0]] == place]

@@ -133,7 +133,6 @@ class Memory:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Its value, low and high bytes."""
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 
