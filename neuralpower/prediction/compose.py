@@ -87,7 +87,7 @@ def composed(
     answer = ask(predictor, work, question)
     busy = Interval(*answer.busy)
     storages = work.storages if question.phase == FORWARD else lifetimes.storages if lifetimes else ()
-    fresh = fresh_row(storages, question.phase, predictor, busy.value)
+    fresh = fresh_row(storages, question.phase, predictor)
     whole = Whole(_runtime(answer, busy), busy, fresh=fresh)
     return assembled(answer, work, predictor, question, whole, model=model, batch_size=batch_size)
 
@@ -108,7 +108,7 @@ class Whole:
         if self.fresh is None:
             return self
         fresh = Interval(self.fresh.runtime_s, self.fresh.low_s, self.fresh.high_s)
-        return replace(self, runtime_s=_sum(self.runtime_s, fresh), busy_s=_sum(self.busy_s, fresh))
+        return replace(self, runtime_s=sum_of(self.runtime_s, fresh), busy_s=sum_of(self.busy_s, fresh))
 
 
 def assembled(
@@ -162,7 +162,7 @@ def assembled(
     )
 
 
-def _sum(first: Interval, second: Interval) -> Interval:
+def sum_of(first: Interval, second: Interval) -> Interval:
     """Of two times that err apart from each other."""
     value = first.value + second.value
     low, high = (

@@ -168,7 +168,8 @@ def evaluate(
             raise InputError(f"{request.label}: a whole generation is not measured; {way}")
     run = _Run(requests, predictor, rounds, show, refused, meter)
     run.predict()
-    prepare_process(threads or torch.get_num_threads())
+    # holes of a heap that was kept would serve what a loop fetches from the system
+    prepare_process(threads or torch.get_num_threads(), keep=not run.thresholds)
     run.prepare()
     results = run.measured(list(run.predicted))
     run.refused = lambda *_: None  # one that fails now keeps its first measurement
