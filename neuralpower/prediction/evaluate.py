@@ -168,8 +168,7 @@ def evaluate(
             raise InputError(f"{request.label}: a whole generation is not measured; {way}")
     run = _Run(requests, predictor, rounds, show, refused, meter)
     run.predict()
-    # holes of a heap that was kept would serve what a loop fetches from the system
-    prepare_process(threads or torch.get_num_threads(), keep=not run.thresholds)
+    prepare_process(threads or torch.get_num_threads())
     run.prepare()
     results = run.measured(list(run.predicted))
     run.refused = lambda *_: None  # one that fails now keeps its first measurement
@@ -242,28 +241,36 @@ class _Run:
     def measured(self, chosen: Sequence[int]) -> dict[int, Evaluation]:
         """The chosen networks, timed a group at a time; those that fail are refused."""
         held = 4 if self.requests[0].trains else 1  # weights, gradients, two moments
-        found = {}
         kept = {i: held * self.predicted[i][1].parameter_bytes for i in chosen if i not in self.thresholds}
-        for group in (*([i] for i in chosen if i in self.thresholds), *_groups(kept)):
-            self.show("measuring " + ", ".join(self.requests[i].label for i in group))
-            calls, steps = self.built(group)
-            names = ", ".join(self.requests[i].label for i in calls)
-            for threshold in [self.thresholds[i] for i in group if i in self.thresholds]:
-                usual_heap(threshold)
-            with users_code(f"while {names} were timed, a pass that ran before raises"):
-                timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
-            for i, timing in zip(calls, timings, strict=True):
-                request = self.requests[i]
-                if isinstance(timing, Exception):
-                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                    self.refuse(request, ModelError(f"{request.called}: {said}"))
-                    continue
-                if i in self.thresholds:
-                    timing = timing.at_mean_faults(self.fault_s)
-                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = self.evaluation(i, timing, parts)
-                if self.meter is not None:
-                    found[i] = replace(found[i], drawn=self.drawn(calls[i]))
+        found: dict[int, Evaluation] = {}
+        for group in _groups(kept):
+            found |= self.timed(group)
+        for i, threshold_bytes in self.thresholds.items():
+            if i in chosen:
+                with usual_heap(threshold_bytes):
+                    found |= self.timed([i])
+        return found
+
+    def timed(self, group: Sequence[int]) -> dict[int, Evaluation]:
+        """Networks that are timed in turn."""
+        self.show("measuring " + ", ".join(self.requests[i].label for i in group))
+        calls, steps = self.built(group)
+        names = ", ".join(self.requests[i].label for i in calls)
+        with users_code(f"while {names} were timed, a pass that ran before raises"):
+            timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
+        found = {}
+        for i, timing in zip(calls, timings, strict=True):
+            request = self.requests[i]
+            if isinstance(timing, Exception):
+                said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
+                self.refuse(request, ModelError(f"{request.called}: {said}"))
+                continue
+            if i in self.thresholds:
+                timing = timing.at_mean_faults(self.fault_s)
+            parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
+            found[i] = self.evaluation(i, timing, parts)
+            if self.meter is not None:
+                found[i] = replace(found[i], drawn=self.drawn(calls[i]))
         return found
 
     @property

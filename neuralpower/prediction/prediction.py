@@ -247,11 +247,6 @@ class Prediction(Shown):
         )
 
     @property
-    def fresh_row(self) -> Row | None:
-        """The row of fresh memory; None where memory is kept, or its time is negligible."""
-        return next((row for row in self.rows if row.kind == FRESH), None)
-
-    @property
     def with_launches(self) -> tuple[Row, ...]:
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
         return (*self.rows, *_launches(self))
@@ -395,6 +390,11 @@ def check_coverage(prediction: Prediction, least: float | None, option: str) -> 
         lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
         raise CoverageError(f"{text}; lower {option}, or collect these kinds")
+
+
+def fresh_memory_of(prediction: Prediction) -> Row | None:
+    """Its row of fresh memory; None where memory is kept."""
+    return next((row for row in prediction.rows if row.kind == FRESH), None)
 
 
 def _launches(prediction: Prediction) -> list[Row]:

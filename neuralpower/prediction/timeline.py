@@ -23,7 +23,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.compose import question_of, unmodelled_row
 from neuralpower.prediction.memory.peak import alive, steady
 from neuralpower.prediction.parallel.lanes import Lane
-from neuralpower.prediction.prediction import FRESH, Prediction
+from neuralpower.prediction.prediction import FRESH, Prediction, fresh_memory_of
 from neuralpower.prediction.rows import Row
 from neuralpower.prediction.streams import Plan, Rank, times_of
 from neuralpower.trace.lifetimes import StepLifetimes, on_library
@@ -131,7 +131,7 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
         for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True))
     ]
     if answer.issue is None:
-        fresh = [_of_row(row, FRESH, 0) for row in [p.fresh_row] if row]
+        fresh = [_of_row(row, FRESH, 0) for row in [fresh_memory_of(p)] if row]
         return _on_a_stream([*_placed(calls, missing), *fresh])
     return _on_a_stream([*calls, *missing], answer.issue_s)
 

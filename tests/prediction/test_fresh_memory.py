@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from neuralpower.prediction.evaluate import evaluate
 from neuralpower.prediction.memory.allocator_replay import PASS, STEP, fetched
 from neuralpower.prediction.memory.fresh_memory import SPREAD
 from neuralpower.prediction.memory.glibc_allocator import LARGEST, Heap
-from neuralpower.prediction.prediction import FRESH, LAUNCHES, Prediction
+from neuralpower.prediction.prediction import FRESH, LAUNCHES, Prediction, fresh_memory_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.timeline import memory_bytes, timed
@@ -105,8 +107,8 @@ def test_passes_of_small_blocks_fetch_next_to_nothing() -> None:
 
 def test_a_pass_takes_its_layers_time_and_that_of_its_fresh_memory(fresh: Path) -> None:
     before, after = predicted(KEPT), predicted(fresh)
-    row = after.fresh_row
-    assert row is not None and before.fresh_row is None
+    row = fresh_memory_of(after)
+    assert row is not None and fresh_memory_of(before) is None
     assert row.bytes > 10 * MIB
     assert row.runtime_s == pytest.approx(row.bytes * BYTE_S)
     assert after.runtime_s.value == pytest.approx(before.runtime_s.value + row.runtime_s)
@@ -127,7 +129,7 @@ def test_a_pass_with_small_activations_takes_as_long_as_before(fresh: Path) -> N
 
 def test_fresh_memory_is_a_row_of_every_view(fresh: Path) -> None:
     p = predicted(fresh)
-    row = p.fresh_row
+    row = fresh_memory_of(p)
     assert row is not None
     for rows in (p.by_kind(), p.by_module(), p.rows):
         assert sum(one.runtime_s for one in rows if one.kind == FRESH) == pytest.approx(row.runtime_s)
@@ -152,9 +154,9 @@ def test_a_steps_parts_are_its_layers_and_fresh_memory_stands_beside_them(fresh:
     options = {"phase": "training", "optimizer": "sgd"}
     before, after = predicted(KEPT, **options), predicted(fresh, **options)
     assert before.training is not None and after.training is not None
-    assert after.fresh_row is not None
+    assert fresh_memory_of(after) is not None
     assert after.training.steps == before.training.steps
-    parts = sum(one.value for one in after.training.steps.values()) + after.fresh_row.runtime_s
+    parts = sum(one.value for one in after.training.steps.values()) + fresh_memory_of(after).runtime_s
     assert parts == pytest.approx(after.runtime_s.value)
 
 
@@ -184,7 +186,13 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         log.append(f"{len(calls)} together")
         return [timing((0, 3000), (0.010, 0.013)) for _ in calls]
 
-    monkeypatch.setattr(evaluation, "usual_heap", log.append)
+    @contextlib.contextmanager
+    def usual_heap(threshold_bytes: int) -> Iterator[None]:
+        log.append(threshold_bytes)
+        yield
+        log.append("over")
+
+    monkeypatch.setattr(evaluation, "usual_heap", usual_heap)
     monkeypatch.setattr(evaluation, "time_calls", time_calls)
     return log
 
@@ -192,8 +200,8 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_network_is_measured_alone_in_the_heap_of_a_plain_loop(fresh: Path, happened: list[Any]) -> None:
     requests = [Request("zoo:mobilenet_v2", 1), Request("zoo:deep_mnist", 1)]
     measured = evaluate(requests, predictor_lookup.load(fresh))
-    assert happened[1::2] == ["1 together", "1 together"]
-    assert happened[0] > happened[2] > MIB  # of bytes: larger activations raise the threshold further
+    assert [*happened[1:3], *happened[4:]] == ["1 together", "over"] * 2
+    assert happened[0] > happened[3] > MIB  # of bytes: larger activations raise the threshold further
     # the mean is 1,500 faults of 4,096 ns: 6.1 ms more than without, and as much less than with 3,000
     for one in measured:
         assert one.timing.samples_s == pytest.approx((0.010 + 1500 * 4096e-9, 0.010))

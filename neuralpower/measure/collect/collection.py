@@ -376,9 +376,8 @@ def collect(
                 tested = answer["self_test"]
                 collection.begin(answer)
                 collection.run()
-            for name, value in (("idle_w", tested.get("idle_w")), (FRESH, opened["hardware"].get(FRESH))):
-                if value is not None:
-                    meta["hardware"] = {**meta["hardware"], name: value}
+            new = {"idle_w": tested.get("idle_w"), FRESH: opened["hardware"].get(FRESH)}
+            meta["hardware"] |= {name: value for name, value in new.items() if value is not None}
         meta["sessions"] = sessions(meta, journal.records())
         write_meta(folder, meta)  # before the journal, which holds the new ones, is put away
         counts = seal(folder)

@@ -8,16 +8,18 @@ with large activations pays for it in every pass.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4  # M_... of malloc.h
 USUAL_MMAP_MAX = 65_536
+HOLE_BYTES = 1 << 20  # holes of this size and more serve activations
 # Windows's mmap has no flags, and no glibc either: nothing is measured there.
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 # Blocks are as large as activations, and quickly written: larger ones are interrupted by others' work. On an
@@ -35,13 +37,32 @@ def keep_heap() -> bool:
     return _set((MMAP_MAX, 0), (TRIM_THRESHOLD, -1))
 
 
-def usual_heap(threshold_bytes: int) -> bool:
+@contextlib.contextmanager
+def usual_heap(threshold_bytes: int) -> Iterator[bool]:
     """Have glibc give memory back as in a process that only repeats a pass; False where it is another.
 
-    `threshold_bytes`: what the pass's freed blocks raise the threshold for mapping to.
+    `threshold_bytes`: what the pass's freed blocks raise the threshold for mapping to. Holes that the past has
+    left in the heap are filled meanwhile: they would serve what a loop fetches from the system.
     """
     limits = (MMAP_THRESHOLD, threshold_bytes), (TRIM_THRESHOLD, 2 * threshold_bytes)
-    return _set((MMAP_MAX, USUAL_MMAP_MAX), *limits)
+    usual = _set((MMAP_MAX, USUAL_MMAP_MAX), *limits)
+    filled = _filled(ctypes.CDLL(None)) if usual else []
+    try:
+        yield usual
+    finally:
+        for block in filled:
+            ctypes.CDLL(None).free(ctypes.c_void_p(block))
+
+
+def _filled(library: ctypes.CDLL) -> list[int]:
+    """Addresses of blocks, which nobody writes to, in the heap's holes and in what is free at its end."""
+    library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
+    end, blocks = library.sbrk(0), list[int]()
+    while (block := library.malloc(ctypes.c_size_t(HOLE_BYTES))) is not None:
+        blocks.append(block)
+        if block + HOLE_BYTES > end:
+            break
+    return blocks
 
 
 def _set(*limits: tuple[int, int]) -> bool:

@@ -216,14 +216,13 @@ def _seconds(step: Step, clock_ns: Callable[[], int]) -> float:
     return (clock_ns() - start) / 1e9
 
 
-def prepare_process(threads: int, keep: bool = True) -> None:
-    """Set a process up to measure: thread counts, denormals flushed to zero, a heap that stays (`keep`)."""
+def prepare_process(threads: int) -> None:
+    """Set a process up to measure: thread counts, denormals flushed to zero, a heap that stays."""
     torch.set_num_threads(threads)
     with contextlib.suppress(RuntimeError):  # allowed once per process
         torch.set_num_interop_threads(1)
     torch.set_flush_denormal(True)
-    if keep:
-        keep_heap()
+    keep_heap()
 
 
 @dataclass
