@@ -163,7 +163,7 @@ def assembled(
 
 
 def sum_of(first: Interval, second: Interval) -> Interval:
-    """Of two times that err apart from each other."""
+    """The sum of two times that err apart from each other."""
     value = first.value + second.value
     low, high = (
         math.hypot(getattr(first, bound) - first.value, getattr(second, bound) - second.value)

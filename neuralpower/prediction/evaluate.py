@@ -249,7 +249,7 @@ class _Run:
             if i in chosen:
                 with usual_heap(threshold_bytes):
                     found |= self.timed([i])
-        return found
+        return {i: found[i] for i in chosen if i in found}
 
     def timed(self, group: Sequence[int]) -> dict[int, Evaluation]:
         """Networks that are timed in turn."""

@@ -41,8 +41,8 @@ def keep_heap() -> bool:
 def usual_heap(threshold_bytes: int) -> Iterator[bool]:
     """Have glibc give memory back as in a process that only repeats a pass; False where it is another.
 
-    `threshold_bytes`: what the pass's freed blocks raise the threshold for mapping to. Holes that the past has
-    left in the heap are filled meanwhile: they would serve what a loop fetches from the system.
+    `threshold_bytes`: what the pass's freed blocks raise the threshold for mapping to. Holes that are in the
+    heap are filled meanwhile: they would serve what a loop fetches from the system.
     """
     limits = (MMAP_THRESHOLD, threshold_bytes), (TRIM_THRESHOLD, 2 * threshold_bytes)
     usual = _set((MMAP_MAX, USUAL_MMAP_MAX), *limits)
