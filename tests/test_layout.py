@@ -35,10 +35,10 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder families hub input_request inputs
-        slips passes phases promised_values refusals requests running sameness sharding
-        shortened size_limits source sources sources.base sources.catalogue trust users_code zoo zoo.mnist
-        zoo.paradnn
+        adapters caches call_cache callables catalogue decoder diffusion.families diffusion.pictures families
+        hub input_request inputs slips passes phases promised_values refusals requests running sameness
+        sharding shortened size_limits source sources sources.base sources.catalogue trust users_code zoo
+        zoo.mnist zoo.paradnn
     """,
     "trace": """
         by_request casts deepening exchanges follow followed gradients kept lifetimes
@@ -57,7 +57,7 @@ PACKAGES: Mapping[str, str] = {
         watts
     """,
     "prediction": """
-        beside case compose evaluate footprint generation kept measured memory.engines memory.over_time
+        beside case compose evaluate footprint generation images kept measured memory.engines memory.over_time
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
         timeline
         tree

@@ -20,7 +20,8 @@ def folder_values(path: Path) -> tuple[Any, Path]:
     file = path / "config.json" if is_folder(path) else path
     if not is_file(file):
         raise ModelError(
-            f"{shown(path)} holds no config.json; give a folder of transformers, "
+            f"{shown(path)} holds no config.json or model_index.json; give a folder of transformers or "
+            "diffusers, "
             f"or {grammar().partition(', ')[2]}"
         )
     values = _read(file)

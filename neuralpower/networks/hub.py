@@ -92,6 +92,18 @@ def configuration(name: str) -> dict[str, Any]:
     return values
 
 
+def file_of(name: str, file: str, *, optional: bool = False) -> dict[str, Any] | None:
+    """The JSON object of a file of `ORG/NAME` or `ORG/NAME@REVISION`; None where it may lack, and does.
+
+    Raises ModelError as `configuration`.
+    """
+    repository, _, revision = name.partition("@")
+    if not _NAME.fullmatch(repository):
+        return None
+    found = _fetched(repository, revision or None, file, optional=optional)
+    return None if found is None else _read(name, found)
+
+
 def _cached(repository: str, revision: str | None) -> Stamps | None:
     """(path, bytes, time of change in ns) of the files in the hub's cache; None where they are not there."""
     import huggingface_hub

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.promised_values import (
     RANDOM,
@@ -30,6 +31,7 @@ class Inputs:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
     labelled: bool = False  # whether there are made-up labels among them
+    picture: Picture | None = None  # what a pipeline of diffusion makes of them
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -37,7 +39,11 @@ class Inputs:
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         return Inputs(
-            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+            map_tensors(self.args, change),
+            map_tensors(self.kwargs, change),
+            self.note,
+            self.labelled,
+            self.picture,
         )
 
 

@@ -120,6 +120,7 @@ class Prediction(Shown):
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Declared | None = None  # of a prefill, a decoder's step or a whole generation
+    images: Declared | None = None  # of a pipeline of diffusion: what its call makes
     memory: Memory | None = None  # at the peak
     device_memory_bytes: float | None = None  # by the device's sheet
     origin: str = ""  # for a device given by name: how its times are known, as text
@@ -323,6 +324,7 @@ class Prediction(Shown):
             **named(self, "warnings unmodelled"),
             "training": self.training and self.training.to_json(self.runtime_s.value),
             "generation": plain(self.generation),
+            **({} if self.images is None else named(self, "images")),  # of pipelines alone
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             **named(self, "parallel run origin? savings passes weights footprint? layers=rows"),
             "by_kind": plain(self.by_kind()),

@@ -10,6 +10,7 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
@@ -143,7 +144,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes
-    return replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    return repeating(replace(found, about=shape_of(one), granted=(*found.granted, *said)), inputs)
+
+
+def repeating(traced: Trace, inputs: Inputs) -> Trace:
+    """The trace with what a pipeline makes: how often its parts run, and where their weights wait."""
+    picture = inputs.picture
+    if picture is None:
+        return traced
+    granted = (*traced.granted, *picture.notes)
+    return replace(traced, picture=picture, granted=granted)
 
 
 def shape_of(one: Pass) -> PassShape:
