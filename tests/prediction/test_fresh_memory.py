@@ -147,17 +147,25 @@ def test_fresh_memory_has_its_place_at_the_end_of_a_time_line(fresh: Path) -> No
         p, _ = predict_request(request, predictor, seen=stages.append)
         calls = timed(stages[0], predictor)
         assert len(memory_bytes(stages[0], calls)) == len(calls) + 1
-        assert (calls[-1].kind, calls[-1].end_s) == (FRESH, pytest.approx(p.runtime_s.value, rel=1e-6))
+        assert calls[-1].kind == FRESH
+        assert calls[-1].end_s == pytest.approx(p.runtime_s.value, rel=1e-6)
 
 
 def test_a_steps_parts_are_its_layers_and_fresh_memory_stands_beside_them(fresh: Path) -> None:
     options = {"phase": "training", "optimizer": "sgd"}
     before, after = predicted(KEPT, **options), predicted(fresh, **options)
     assert before.training is not None and after.training is not None
-    assert fresh_memory_of(after) is not None
+    row = fresh_memory_of(after)
+    assert row is not None
     assert after.training.steps == before.training.steps
-    parts = sum(one.value for one in after.training.steps.values()) + fresh_memory_of(after).runtime_s
+    parts = sum(one.value for one in after.training.steps.values()) + row.runtime_s
     assert parts == pytest.approx(after.runtime_s.value)
+
+
+def test_a_sweep_says_that_it_leaves_fresh_memory_out(fresh: Path) -> None:
+    swept = [neuralpower.sweep("zoo:deep_mnist", batch_size=[1], predictor=one) for one in (KEPT, fresh)]
+    assert swept[0].points[0].runtime_s == swept[1].points[0].runtime_s
+    assert ["fresh memory" in "".join(one.notes) for one in swept] == [False, True]
 
 
 # ---- Evaluation: measured as the prediction means it ----
