@@ -13,7 +13,10 @@ import torch
 from torch import nn
 
 import neuralpower
+from neuralpower.data.dataset import Dataset
+from neuralpower.errors import DatasetError
 from neuralpower.learn import predictor_lookup
+from neuralpower.learn.train import _agreed as agreed_datasets
 from neuralpower.measure.cpu.timer import Timing
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction import evaluate as evaluation
@@ -166,6 +169,19 @@ def test_a_sweep_says_that_it_leaves_fresh_memory_out(fresh: Path) -> None:
     swept = [neuralpower.sweep("zoo:deep_mnist", batch_size=[1], predictor=one) for one in (KEPT, fresh)]
     assert swept[0].points[0].runtime_s == swept[1].points[0].runtime_s
     assert ["fresh memory" in "".join(one.notes) for one in swept] == [False, True]
+
+
+def test_datasets_of_one_device_may_differ_in_what_was_measured_anew() -> None:
+    def dataset(**hardware: float) -> Dataset:
+        return Dataset(Path("data"), {"device": "here", "hardware": hardware}, {})
+
+    agreed = agreed_datasets([dataset(cores=2, fresh_s_per_byte=4e-10), dataset(fresh_s_per_byte=5e-10)])
+    assert [one.meta["hardware"] for one in agreed] == [
+        {"cores": 2, "fresh_s_per_byte": 4e-10},
+        {"cores": 2, "fresh_s_per_byte": 5e-10},
+    ]
+    with pytest.raises(DatasetError, match="cores of 'here' is 4, but another dataset has 2"):
+        agreed_datasets([dataset(cores=2), dataset(cores=4)])
 
 
 # ---- Evaluation: measured as the prediction means it ----
