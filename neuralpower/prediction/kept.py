@@ -92,7 +92,7 @@ class KeptNetwork:
     ) -> None:
         """Follow further sizes, and keep the functions that give all between them; `took_s`: for one size.
 
-        Sizes that take long are followed once a second one is asked for.
+        Sizes that take long are followed from the second question on.
         """
         asked, steps = size_of(request), Sizes(source, request, question)
         if asked is None or asked[0] != recorded.asked.batch_size:

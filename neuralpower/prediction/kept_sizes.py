@@ -3,7 +3,7 @@
 The passes are trees of plain values (`trace.kept`). Where they differ, they must differ in numbers alone, and
 each number must be a form of the sizes (`prediction.sums`). The last pass is held out: it must come out as
 it was followed, value by value. Between the passes, and nowhere else, any other follows. Mixtures have no
-such function: how many experts a batch reaches is no form of it.
+such function: how many experts a batch reaches follows no form.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sizes_to_follow(asked: Size, kinks: Sequence[int], longest: int | None) -> l
 def solved(passes: Mapping[Size, Recorded], library: str) -> dict[str, Any] | None:
     """The function of the passes, the last held out, as JSON values; None where there is none.
 
-    `library`: whose kernels run; work space of another one is left out.
+    `library`: whose kernels run; work space of another one does not count.
     """
     wholes = [whole for one in passes.values() if (whole := plain(_without(one, library))) is not None]
     if len(wholes) < max(len(passes), 3):
