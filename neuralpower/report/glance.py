@@ -25,7 +25,7 @@ def glance(p: Prediction) -> Iterator[str]:
     """What runs on what and how sure that is, time, energy and price, memory; warnings come first."""
     lines = [f"{_question(p)}: {sureness(p)}", f"latency {_bounds(p)}{_rate(p)}"]
     lines = [visible(lines[0]), styled(lines[1], "bold")]
-    paid = [visible(line) for line in lines_of(_money(p)[:1])]
+    paid = [visible(line) for line in lines_of(_money(p)[-1:])]
     if p.energy_j is not None and p.power_w is not None:
         lines.append("; ".join([styled(_energy(p), "bold"), *paid]))
     elif any(row.power_w is not None for row in p.rows):
@@ -46,7 +46,7 @@ def glance(p: Prediction) -> Iterator[str]:
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
     """Energy, money and carbon, where options request them, without what stands at a glance."""
     found, told = prediction.footprint, prediction.generation is not None
-    above = _money(prediction)[:1]
+    above = _money(prediction)[-1:]
     left = [line for line in found.lines if line not in above] if isinstance(found, Footprint) else []
     yield from (visible(text) for text in lines_of(left) if not (told and text.startswith("energy per ")))
 
