@@ -13,9 +13,8 @@ from neuralpower.ask.spread import Given
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.callables import as_network
-from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs, batch_of, called_with
+from neuralpower.networks.inputs import Inputs, batch_of, called_with, one_shape, with_tensors
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.source import Source, brought_inputs

@@ -67,12 +67,10 @@ class LoadedPredictor:
 
     @property
     def name(self) -> str:
-        """The predictor's name."""
         return self.predictor.name
 
     @property
     def device(self) -> str:
-        """The device that it predicts."""
         return self.predictor.device
 
     def __repr__(self) -> str:
@@ -81,7 +79,6 @@ class LoadedPredictor:
         return f"LoadedPredictor({self.name}, on {self.device}: {', '.join(p.dtypes)}; {', '.join(p.phases)})"
 
     def _repr_html_(self) -> str:
-        """A panel for notebooks."""
         from neuralpower.report.shown import Panel, drawn
 
         p = self.predictor

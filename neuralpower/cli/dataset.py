@@ -158,7 +158,6 @@ def _dataset(folder: str) -> Dataset:
 
 
 def _next(refused: int, usable: int, folder: Path | None) -> None:
-    """Print the next step."""
     left = f"{refused} refused, {usable} usable" if refused else f"all {usable} rows usable"
     if not usable:
         tell("no usable rows: a predictor cannot be trained yet")

@@ -41,7 +41,6 @@ class Generating:
 
     @property
     def batch_size(self) -> int:
-        """Number of samples."""
         return self.prefill.batch_size
 
     def step(self, context: int) -> Pass:
@@ -62,7 +61,6 @@ class Generating:
 
     @property
     def steps(self) -> int:
-        """Number of steps after the prefill."""
         return self.new_tokens - 1
 
 

@@ -17,6 +17,7 @@ from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
+from neuralpower.prediction.images import with_images, with_transfers
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
@@ -191,6 +192,9 @@ def _predict_pass(
         prediction = _on_one_device(found, predictor, question, model=model)
     else:
         prediction = predict_layout(found, predictor, question, model=model)
+    if found.work.picture is not None and question.phase == FORWARD:
+        prediction = with_transfers(prediction, found.work, predictor.hardware)
+        prediction = with_images(prediction, found.work.picture)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
     outline = found.outline or Outline.of(one.module)

@@ -119,6 +119,7 @@ class Prediction(Shown):
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Declared | None = None  # of a prefill, a decoder's step or a whole generation
+    images: Declared | None = None  # of a pipeline of diffusion: what its call makes
     memory: Memory | None = None  # at the peak
     device_memory_bytes: float | None = None  # by the device's sheet
     origin: str = ""  # for a device given by name: how its times are known, as text
@@ -141,7 +142,6 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -219,7 +219,6 @@ class Prediction(Shown):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
@@ -324,6 +323,7 @@ class Prediction(Shown):
             **named(self, "warnings unmodelled"),
             "training": self.training and self.training.to_json(self.runtime_s.value),
             "generation": plain(self.generation),
+            **({} if self.images is None else named(self, "images")),  # of pipelines alone
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             **named(self, "parallel run origin? savings passes weights footprint? layers=rows"),
             "by_kind": plain(self.by_kind()),
@@ -339,7 +339,6 @@ class Tree(Shown):
     depth: int
 
     def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
         return self.root.lines()
 
 

@@ -102,7 +102,6 @@ def _rasterise(svg: str, path: Path) -> None:
 
 
 def _mark(axes: Any, mark: ElementTree.Element, top: float, style: Style) -> None:
-    """Draw one text, box or outline."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline

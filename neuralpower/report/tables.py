@@ -11,6 +11,7 @@ from neuralpower.files.terminal import unstyled, visible
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.regressor import Regressor
 from neuralpower.prediction import rows
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
 from neuralpower.prediction.rows import Column, Interval, Row
 from neuralpower.report.glance import details, footprint_lines, glance, parallel_lines
@@ -45,7 +46,6 @@ class Figure:
     about: str = ""  # its bounds
 
     def __str__(self) -> str:
-        """The number with its bounds."""
         return f"{self.value} ({self.about})" if self.about else self.value
 
 
@@ -114,7 +114,24 @@ def prediction_table(
     kept = notes if full else notes[:MOST_NOTES]
     unsaid = [f"({counted(len(notes) - len(kept), 'more note')} with -v)"] if len(notes) > len(kept) else []
     foot = map(visible, (*footprint_lines(p), *parallel_lines(p), *_foot(p)))
-    return as_asked([*head, "", table, *foot, *note_lines(kept), *unsaid], marked)
+    parts = ["", part_table(p.images)] if isinstance(p.images, Images) else []
+    return as_asked([*head, *parts, "", table, *foot, *note_lines(kept), *unsaid], marked)
+
+
+def part_table(images: Images) -> str:
+    """The parts of a pipeline: how often each runs, and what one run and all runs take."""
+    cells: list[list[Value]] = [
+        [
+            part.name,
+            f"{part.times:,}",
+            quantity(part.each_s, "s"),
+            quantity(part.runtime_s, "s"),
+            Share(part.share),
+            "" if part.energy_j is None else quantity(part.energy_j, "J"),
+        ]
+        for part in images.parts
+    ]
+    return grid(["part", "runs", "each", "latency", "share", "energy"], cells, left=1)
 
 
 def rows_by(prediction: Prediction, by: str, depth: int) -> Sequence[Row]:

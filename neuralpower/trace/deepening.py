@@ -197,7 +197,6 @@ class Deepening:
     # ---- the deep network
 
     def _more(self, more: int) -> list[Storage]:
-        """The storages with `more` blocks more."""
         found = self._held(more)
         for time in sorted(filter(None, self._born)):
             found += self._made(time, more)

@@ -10,17 +10,17 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
-from neuralpower.trace.decoder_steps import Growing
+from neuralpower.trace.decoder_steps import Growing, each_length
 from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
-from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -144,7 +144,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes
-    return replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    return repeating(replace(found, about=shape_of(one), granted=(*found.granted, *said)), inputs)
+
+
+def repeating(traced: Trace, inputs: Inputs) -> Trace:
+    """The trace with what a pipeline makes: how often its parts run, and where their weights wait."""
+    picture = inputs.picture
+    if picture is None:
+        return traced
+    granted = (*traced.granted, *picture.notes)
+    return replace(traced, picture=picture, granted=granted)
 
 
 def shape_of(one: Pass) -> PassShape:

@@ -25,9 +25,8 @@ from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothi
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
-from neuralpower.trace.inner_gradients import takes_gradients
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.own_backward import OwnBackwardError
+from neuralpower.trace.own_backward import OwnBackwardError, takes_gradients
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing

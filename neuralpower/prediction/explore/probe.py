@@ -27,12 +27,11 @@ from neuralpower.prediction.parallel import one_micro_batch, serving_memories, s
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
-from neuralpower.trace.follow import follow, frozen, of_calls, shape_of
-from neuralpower.trace.followed import Followed
+from neuralpower.trace.follow import follow, frozen, of_calls, repeating, shape_of
+from neuralpower.trace.followed import Followed, with_quantised
 from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
@@ -115,7 +114,6 @@ class Probe:
 
     @property
     def traces(self) -> int:
-        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:
@@ -206,7 +204,8 @@ class Probe:
         try:
             traced = trace(module, one.inputs.args, one.inputs.kwargs)
             traced = self._weighed(traced, module is self.module)
-            traced = applied(replace(traced, about=shape_of(one)), self._question(), OF_CALLS)
+            traced = repeating(replace(traced, about=shape_of(one)), one.inputs)
+            traced = applied(traced, self._question(), OF_CALLS)
         except ModelError as error:
             if tokens is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
