@@ -41,9 +41,12 @@ MOST_SAID = 60  # characters of a reason in a cell
 def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False, width: int | None = None) -> str:
     """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`.
 
-    Less important columns go where the table is wider than `width` letters.
+    `top` keeps these first, then those with the most samples per second; 0 for all. Less important columns
+    go where the table is wider than `width` letters.
     """
-    shown, waiting = result.points[: top or None], [p for p in result.points if p.host_bound]
+    largest = sorted(result.points, key=lambda p: (not p.best, -(p.samples_per_s or 0.0)))[: top or None]
+    shown = [point for point in result.points if point in largest]
+    waiting = [p for p in result.points if p.host_bound]
     columns: dict[str, Callable[[SweepPoint], object]] = {**point_columns(result), "90 %": _in_short}
     if width is not None:
         columns = narrowed(shown, columns, SPARED, width)
