@@ -919,6 +919,7 @@ class Sweeping(
     Sizes[Sequence[int | None] | str | None, Dtypes],
     Beginning[Numbers],
     Made,
+    Pictured,
     Training,
     Ways,
     Set,

@@ -15,7 +15,7 @@ from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT
 from neuralpower.prediction.footprint import HOUR_S
-from neuralpower.prediction.images import NOUNS
+from neuralpower.prediction.images import NOUNS, Images
 from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
@@ -164,13 +164,28 @@ def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
 
 
 def footprint_columns(comparison: Comparison) -> tuple[list[str], list[list[float | None]]]:
-    """(Names with units of the lines of both footprints, the values of A and of B)."""
+    """(Names with units of what an image takes and of both footprints, the values of A and of B)."""
     sides = [
-        {} if one is None else {f"{line.name}, {line.unit}": line.value.value for line in one.lines}
-        for one in (comparison.a_footprint, comparison.b_footprint)
+        {
+            **({} if images is None else _of_an_image(images)),
+            **({} if one is None else {f"{line.name}, {line.unit}": line.value.value for line in one.lines}),
+        }
+        for one, images in (
+            (comparison.a_footprint, comparison.a_images),
+            (comparison.b_footprint, comparison.b_images),
+        )
     ]
     names = [*dict.fromkeys(name for side in sides for name in side)]
     return names, [[side.get(name) for name in names] for side in sides]
+
+
+def _of_an_image(found: Images) -> dict[str, float]:
+    joules = found.energy_per_image_j
+    return {
+        f"s/{found.noun}": found.runtime_per_image_s.value,
+        f"{found.noun}s/h": found.images_per_hour.value,
+        **({} if joules is None else {f"J/{found.noun}": joules.value}),
+    }
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:

@@ -21,7 +21,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.explore.largest_picture import LargestPicture, largest_picture
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.request import Request
-from neuralpower.report.explored import picture_lines
+from neuralpower.report.explored import picture_lines, point_columns
 from neuralpower.report.glance import glance
 from neuralpower.report.number_format import plain
 from neuralpower.report.ranked import rank_columns
@@ -148,13 +148,27 @@ def test_fit_gives_the_largest_resolution(tmp_path: Path) -> None:
 
 def test_devices_are_ranked_by_images(tmp_path: Path) -> None:
     root = str(folder(tmp_path))
-    found = neuralpower.rank(root, device="h100-sxm,l40s", steps=2, dtype="bfloat16", by="images/h")
+    found = neuralpower.rank(root, device="h100-sxm,l40s", steps=2, dtype="bfloat16")
     assert found.standing == found.to_json()["by"] == "images/h"
     names = [*rank_columns(found)]
     assert names[2:4] == ["s/image", "images/h"] and "J/image" in names
     first = found.devices[0]
     assert rank_columns(found)["images/h"](first) == plain(3600 * first.each.per_s.value)
     assert "tokens" not in str(found)
+
+
+def test_a_sweep_and_a_comparison_tell_images_an_hour(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    found = neuralpower.sweep(root, device="h100-sxm", steps=2, dtype="bfloat16", batch_size=(1, 2))
+    one = neuralpower.predict(root, device="h100-sxm", steps=2, dtype="bfloat16")
+    assert found.points[0].runtime_s == pytest.approx(one.runtime_s.value)
+    columns = point_columns(found)
+    assert {"s/image", "images/h", "per image"} <= {*columns} and "samples" not in columns
+    assert columns["images/h"](found.points[1]) == plain(2 * 3600 / found.points[1].runtime_s)
+    both = neuralpower.compare(root, root, device="h100-sxm", steps=2, dtype="bfloat16")
+    assert both.a_images is not None and "images_per_hour" in both.to_json()["b"]["images"]
+    assert both.a_images.runtime_per_image_s.value == pytest.approx(one.runtime_s.value)
+    assert "s/image" in str(both) and "images/h" in str(both) and "J/image" in str(both)
 
 
 def test_the_largest_picture_is_sought_by_each_side_and_frame() -> None:
