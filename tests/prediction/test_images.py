@@ -22,7 +22,7 @@ from neuralpower.prediction.explore.largest_picture import LargestPicture, large
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.request import Request
 from neuralpower.report.explored import picture_lines, point_columns
-from neuralpower.report.glance import glance
+from neuralpower.report.glance import glance, parallel_lines
 from neuralpower.report.number_format import plain
 from neuralpower.report.ranked import rank_columns
 from tests.networks.test_diffusion import folder
@@ -164,11 +164,22 @@ def test_a_sweep_and_a_comparison_tell_images_an_hour(tmp_path: Path) -> None:
     assert found.points[0].runtime_s == pytest.approx(one.runtime_s.value)
     columns = point_columns(found)
     assert {"s/image", "images/h", "per image"} <= {*columns} and "samples" not in columns
-    assert columns["images/h"](found.points[1]) == plain(2 * 3600 / found.points[1].runtime_s)
+    assert columns["images/h"](found.points[1]) == plain(2 * 3600 / (found.points[1].runtime_s or 1))
     both = neuralpower.compare(root, root, device="h100-sxm", steps=2, dtype="bfloat16")
     assert both.a_images is not None and "images_per_hour" in both.to_json()["b"]["images"]
     assert both.a_images.runtime_per_image_s.value == pytest.approx(one.runtime_s.value)
     assert "s/image" in str(both) and "images/h" in str(both) and "J/image" in str(both)
+
+
+def test_replicas_make_images_and_no_tokens(tmp_path: Path) -> None:
+    root, how = str(folder(tmp_path)), {"devices": "2xh100-sxm", "steps": 2, "dtype": "bfloat16"}
+    found = neuralpower.predict(root, data_parallel=2, images=2, **how)
+    assert found.parallel is not None and found.parallel.tokens_per_s is None
+    text = "\n".join((*glance(found), *parallel_lines(found)))
+    assert f"{plain(4 * 3600 / found.runtime_s.value)} images/h" in text
+    assert "tokens/s" not in text and "samples/s" not in text
+    with pytest.raises(InputError, match="tensor 2: .*--data-parallel 2"):
+        neuralpower.predict(root, tensor_parallel=2, **how)
 
 
 def test_the_largest_picture_is_sought_by_each_side_and_frame() -> None:

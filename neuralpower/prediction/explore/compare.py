@@ -159,14 +159,14 @@ def compare(a: Side, b: Side) -> Comparison:
     faster = 0.5 if value == 1 else float(value < 1)
     if deviation:
         faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
-    footprints = (one.prediction.footprint for one in (a, b))
+    said = ((one.prediction.footprint, one.prediction.images) for one in (a, b))
+    (a_footprint, a_images), (b_footprint, b_images) = said
     return Comparison(
         *(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)),
-        *(found if isinstance(found, Footprint) else None for found in footprints),
-        *(
-            found if isinstance(found, Images) else None
-            for found in (a.prediction.images, b.prediction.images)
-        ),
+        a_footprint if isinstance(a_footprint, Footprint) else None,
+        b_footprint if isinstance(b_footprint, Footprint) else None,
+        a_images if isinstance(a_images, Images) else None,
+        b_images if isinstance(b_images, Images) else None,
     )
 
 
