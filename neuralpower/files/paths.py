@@ -21,12 +21,10 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a folder has that name."""
     return stat.S_ISDIR(_mode(path))
 
 
 def is_there(path: str | Path) -> bool:
-    """Whether anything has that name."""
     return _mode(path) != 0
 
 

@@ -79,8 +79,6 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One network predicted and measured."""
-
     request: Request
     prediction: Prediction
     timing: Timed

@@ -68,8 +68,6 @@ HOST_BOUND = 1.3  # times the device's work: from here on a network is the host'
 
 @dataclass(frozen=True)
 class Training:
-    """One training step, by its parts."""
-
     recipe: Recipe
     samples: int  # that a step takes: batch size times micro-batches
     steps: Mapping[str, Interval]  # forward, backward, optimizer (s): the rows of each, without waits

@@ -39,8 +39,6 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number."""
-
     name: str
     value: str
     about: str = ""  # its bounds
@@ -50,7 +48,6 @@ class Figure:
 
 
 def bounds(name: str, value: Interval, unit: str) -> Figure:
-    """A number with its bounds."""
     low, high = quantity(value.low, unit), quantity(value.high, unit)
     return Figure(name, quantity(value.value, unit), f"{low} to {high}")
 

@@ -247,8 +247,6 @@ TRIED_TWICE = (*SUSPECT, "crashed")
 
 
 class Executor(Protocol):
-    """The place where measuring processes run."""
-
     @property
     def lanes(self) -> int:
         """Batches that are measured at the same time."""
