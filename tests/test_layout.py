@@ -61,8 +61,8 @@ PACKAGES: Mapping[str, str] = {
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
         timeline
         tree
-        weights request explore.compare explore.fit explore.gate explore.largest explore.largest_picture explore.layouts
-        explore.outcomes explore.phases explore.rank explore.remedies explore.score
+        weights request explore.compare explore.fit explore.gate explore.largest
+        explore.largest_picture explore.layouts explore.outcomes explore.phases explore.rank explore.remedies explore.score
         explore.sweep explore.verdict
     """,
     "traces": "calls explanation rows",
