@@ -62,8 +62,8 @@ PACKAGES: Mapping[str, str] = {
         timeline
         tree
         weights request explore.compare explore.fit explore.gate explore.largest
-        explore.largest_picture explore.layouts explore.outcomes explore.phases explore.rank explore.remedies explore.score
-        explore.sweep explore.verdict
+        explore.largest_picture explore.layouts explore.outcomes explore.phases explore.rank
+        explore.remedies explore.score explore.sweep explore.verdict
     """,
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",
