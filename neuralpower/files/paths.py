@@ -60,7 +60,7 @@ def check_read(path: str | Path) -> None:
     """Raise InputError for a pipe that nobody reads: a writer would wait without end."""
     if stat.S_ISFIFO(_mode(path)):
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            os.close(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
         except OSError:
             raise InputError(f"{path}: is a pipe that nobody reads; choose a file") from None
 
