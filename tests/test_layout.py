@@ -61,9 +61,9 @@ PACKAGES: Mapping[str, str] = {
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
         sums timeline
         tree
-        weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
-        explore.outcomes explore.phases explore.rank explore.remedies explore.score
-        explore.sweep explore.verdict
+        weights request explore.compare explore.fit explore.gate explore.largest
+        explore.largest_picture explore.layouts explore.outcomes explore.phases explore.rank
+        explore.remedies explore.score explore.sweep explore.verdict
     """,
     "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",

@@ -10,7 +10,7 @@ from neuralpower.networks.diffusion.families import VIDEO
 from neuralpower.networks.phases import STEP, spelled
 from neuralpower.prediction.footprint import Footprint, Line
 from neuralpower.prediction.generation import Generation, Step
-from neuralpower.prediction.images import Images
+from neuralpower.prediction.images import HOUR_S, Images
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
@@ -155,7 +155,7 @@ def _rate(p: Prediction) -> str:
         waits = ""
     if p.parallel is not None:
         many = p.parallel.tokens_per_s if isinstance(about, (Generation, Step)) else None
-        rate = next(_rates(p.parallel)) if many is None else f"{plain(many.value)} tokens/s"
+        rate = next(_rates(p.parallel, p.images)) if many is None else f"{plain(many.value)} tokens/s"
         return f"{waits}, {rate}"
     if isinstance(about, (Generation, Step)):
         return f"{waits}, {plain(about.tokens_per_s.value)} tokens/s"
@@ -233,7 +233,7 @@ def parallel_lines(prediction: Prediction) -> Iterator[str]:
     yield visible(f"{placed(p)}: {_batch(p, prediction)}")
     delays = quantity(p.exposed_share * prediction.runtime_s.value, "s")
     yield f"communication {quantity(p.communication_s, 's')}, of which {delays} delay the step{_waits(p)}"
-    yield f"all devices: {', '.join(_rates(p))}"
+    yield f"all devices: {', '.join(_rates(p, prediction.images))}"
     if len(p.stages) > 1:
         yield _stages(p)
 
@@ -260,10 +260,13 @@ def _waits(p: Parallel) -> str:
     return f"; pipeline bubble {share(p.bubble_share)}" if p.layout.pipeline > 1 else ""
 
 
-def _rates(p: Parallel) -> Iterator[str]:
-    if p.tokens_per_s is not None and p.tokens != p.samples:
+def _rates(p: Parallel, images: object = None) -> Iterator[str]:
+    if isinstance(images, Images):
+        yield f"{plain(HOUR_S * p.samples_per_s.value * images.images)} {images.noun}s/h"
+    elif p.tokens_per_s is not None and p.tokens != p.samples:
         yield f"{plain(p.tokens_per_s.value)} tokens/s"
-    yield f"{plain(p.samples_per_s.value)} samples/s"
+    if not isinstance(images, Images):
+        yield f"{plain(p.samples_per_s.value)} samples/s"
     if p.energy_j is not None:
         yield f"energy {bounded(p.energy_j, 'J')}"
     if p.utilisation is not None:
