@@ -78,9 +78,8 @@ def with_inputs(model: Any, options: Given) -> tuple[Any, Given]:
     if (whole := one_shape(inputs)) is not None:
         return network, {"batch_size": whole[0], **options, "input_shape": whole[1:] or None}
     if isinstance(inputs, str):
-        raise InputError(
-            f"inputs {inputs!r} must be a shape, batch first, such as (8, 3, 224, 224), or tensors"
-        )
+        rule = "must be a shape, batch first, such as (8, 3, 224, 224), or tensors"
+        raise InputError(f"inputs {inputs!r} {rule}")
 
     def made(_: torch.nn.Module, request: InputRequest) -> Inputs:
         own = called_with(with_tensors(inputs, request.dtype))
