@@ -77,6 +77,9 @@ def with_inputs(model: Any, options: Given) -> tuple[Any, Given]:
         raise InputError("sizes and inputs are both given, but inputs have their own sizes; leave one out")
     if (whole := one_shape(inputs)) is not None:
         return network, {"batch_size": whole[0], **options, "input_shape": whole[1:] or None}
+    if isinstance(inputs, str):
+        rule = "must be a shape, batch first, such as (8, 3, 224, 224), or tensors"
+        raise InputError(f"inputs {inputs!r} {rule}")
 
     def made(_: torch.nn.Module, request: InputRequest) -> Inputs:
         own = called_with(with_tensors(inputs, request.dtype))

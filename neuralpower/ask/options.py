@@ -65,7 +65,8 @@ def _cast(text: str) -> str | None:
 
 
 def _standing(text: str) -> str | None:
-    return {"samples/s": "tokens/s", "throughput": "tokens/s", "latency": "tokens/s"}.get(text)
+    rates = "samples/s", "throughput", "latency", "images/h", "videos/h", "sounds/h"
+    return "tokens/s" if text in rates else None
 
 
 @dataclass(frozen=True)
@@ -918,6 +919,7 @@ class Sweeping(
     Sizes[Sequence[int | None] | str | None, Dtypes],
     Beginning[Numbers],
     Made,
+    Pictured,
     Training,
     Ways,
     Set,

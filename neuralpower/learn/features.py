@@ -71,7 +71,8 @@ def describe(
 
 
 def _full(rows: int, value: Any) -> Array:
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
+    found = np.asarray(value, dtype=np.float64)
+    return found if found.shape == (rows,) else np.broadcast_to(found, (rows,))
 
 
 def describe_power(

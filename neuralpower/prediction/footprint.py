@@ -136,6 +136,7 @@ def made_by(prediction: Prediction) -> Made:
         unit, each = "token", max(step.tokens, 1)
     elif isinstance(prediction.images, Images):
         unit = prediction.images.noun
+        each = 1 if several is None else prediction.images.images  # replicas count prompts
     reason = prediction.power_reason or "it is not known"
     return Made(prediction.device, unit, samples * each, taken, energy, devices, reason)
 

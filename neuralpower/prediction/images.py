@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from neuralpower.devices.hardware import ASSUMED_PCIE, Hardware
 from neuralpower.files.json_files import Declared
 from neuralpower.learn.estimates import ROOFLINE
-from neuralpower.networks.diffusion.families import AUDIO, VIDEO
+from neuralpower.networks.diffusion.families import AUDIO, IMAGE, VIDEO
 from neuralpower.networks.diffusion.pictures import GROUP, Picture
 from neuralpower.prediction.energy import awake_w
 from neuralpower.prediction.prediction import Prediction
@@ -16,6 +16,7 @@ from neuralpower.prediction.rows import BOUNDS, Interval, Row, with_shares
 from neuralpower.trace.records import Trace
 
 HOUR_S = 3600.0
+NOUNS = ("image", "video", "sound")  # what pipelines make
 OWN = "(pipeline)"  # what belongs to no part
 TRANSFER = "transfer"  # kind of a row of copies from and to the host
 # What copies reach of the link: no measurement; from memory that is not pinned it may be half, pinned twice.
@@ -72,7 +73,7 @@ class Images(Declared):
     @property
     def noun(self) -> str:
         """What one of them is called."""
-        return {VIDEO: "video", AUDIO: "sound"}.get(self.task, "image")
+        return dict(zip((IMAGE, VIDEO, AUDIO), NOUNS, strict=True))[self.task]
 
 
 def with_transfers(prediction: Prediction, trace: Trace, hardware: Hardware | None) -> Prediction:

@@ -9,10 +9,13 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.prediction.explore.compare import Comparison
 from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.largest_picture import LargestPicture
 from neuralpower.prediction.explore.remedies import TOGETHER, Remedy
 from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT
+from neuralpower.prediction.footprint import HOUR_S
+from neuralpower.prediction.images import NOUNS, Images
 from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
@@ -41,9 +44,12 @@ MOST_SAID = 60  # characters of a reason in a cell
 def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False, width: int | None = None) -> str:
     """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`.
 
-    Less important columns go where the table is wider than `width` letters.
+    `top` keeps these first, then those with the most samples per second; 0 for all. Less important columns
+    go where the table is wider than `width` letters.
     """
-    shown, waiting = result.points[: top or None], [p for p in result.points if p.host_bound]
+    largest = sorted(result.points, key=lambda p: (not p.best, -(p.samples_per_s or 0.0)))[: top or None]
+    shown = [point for point in result.points if point in largest]
+    waiting = [p for p in result.points if p.host_bound]
     columns: dict[str, Callable[[SweepPoint], object]] = {**point_columns(result), "90 %": _in_short}
     if width is not None:
         columns = narrowed(shown, columns, SPARED, width)
@@ -72,6 +78,8 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "latency": lambda p: quantity(p.runtime_s, "s"),
         "90 %": _bounds,
         "samples": lambda p: rate(p.samples_per_s),
+        f"s/{points[0].unit}": lambda p: "-" if not p.units_per_s else plain(1 / p.units_per_s),
+        f"{points[0].unit}s/h": lambda p: "-" if not p.units_per_s else plain(HOUR_S * p.units_per_s),
         "power": lambda p: quantity(p.power_w, "W"),
         "energy": lambda p: quantity(p.energy_j, "J"),
         f"per {points[0].unit}": lambda p: quantity(p.joules_per_unit, "J"),
@@ -85,7 +93,7 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "exposed": lambda p: percent(p.exposed_share),
         "bubble": lambda p: percent(p.bubble_share),
     }
-    spread = any(p.layout for p in points)
+    spread, pictures = any(p.layout for p in points), points[0].unit in NOUNS
     added = any(p.joules_per_unit and p.energy_j and _more_than_own(p) for p in points)
     shown = {
         "predictor": len({p.predictor for p in points}) > 1,
@@ -95,7 +103,9 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "limit": any(p.power_limit_w for p in points),
         "clock": any(p.clock_share for p in points),
         "power": any(p.power_limit_w or p.clock_share for p in points),
-        f"per {points[0].unit}": added or any(p.power_limit_w or p.clock_share for p in points),
+        "samples": not pictures,
+        **dict.fromkeys((f"s/{points[0].unit}", f"{points[0].unit}s/h"), pictures),
+        f"per {points[0].unit}": pictures or added or any(p.power_limit_w or p.clock_share for p in points),
         "price per 1M": any(p.price_per_million for p in points),
         "carbon per 1M": any(p.carbon_g_per_million for p in points),
     }
@@ -157,13 +167,28 @@ def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
 
 
 def footprint_columns(comparison: Comparison) -> tuple[list[str], list[list[float | None]]]:
-    """(Names with units of the lines of both footprints, the values of A and of B)."""
+    """(Names with units of what an image takes and of both footprints, the values of A and of B)."""
     sides = [
-        {} if one is None else {f"{line.name}, {line.unit}": line.value.value for line in one.lines}
-        for one in (comparison.a_footprint, comparison.b_footprint)
+        {
+            **({} if images is None else _of_an_image(images)),
+            **({} if one is None else {f"{line.name}, {line.unit}": line.value.value for line in one.lines}),
+        }
+        for one, images in (
+            (comparison.a_footprint, comparison.a_images),
+            (comparison.b_footprint, comparison.b_images),
+        )
     ]
     names = [*dict.fromkeys(name for side in sides for name in side)]
     return names, [[side.get(name) for name in names] for side in sides]
+
+
+def _of_an_image(found: Images) -> dict[str, float]:
+    joules = found.energy_per_image_j
+    return {
+        f"s/{found.noun}": found.runtime_per_image_s.value,
+        f"{found.noun}s/h": found.images_per_hour.value,
+        **({} if joules is None else {f"J/{found.noun}": joules.value}),
+    }
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
@@ -233,6 +258,7 @@ def fit_table(
     if fit.longest is not None:
         longest = _sure(fit.longest, fit.likely_longest)
         lines.append(f"longest context: {longest} (limit: {fit.longest_reason})")
+    lines += picture_lines(fit.picture)
     if fit.sequences is not None:
         each = f"{binary(fit.sequence_bytes)} of cache each" if fit.sequence_bytes else "no cache"
         likely = None if fit.likely_batch is None else fit.likely_batch * request.replicas
@@ -264,6 +290,16 @@ def _verdict(fit: Fit, kept: str) -> str:
     if fit.verdict == TIGHT:
         into = f"tight: fits into {binary(fit.room_bytes)}{kept} if the peak stays below its upper bound"
     return styled(f"{into} (probability {probable(fit.probability)})", style)
+
+
+def picture_lines(found: LargestPicture | None) -> list[str]:
+    """The largest picture that fits; nothing of a network that makes none."""
+    if found is None:
+        return []
+    options = f" with {found.options}" if found.options else ""
+    size = f"{found.width}x{found.height}" if found.width else "none"
+    lines = [f"largest resolution{options}: {size}"]
+    return lines if found.frames is None else [*lines, f"most frames{options}: {found.frames or 'none'}"]
 
 
 def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import TOLD
 from neuralpower.networks.diffusion.families import VIDEO
 from neuralpower.networks.phases import STEP, spelled
-from neuralpower.prediction.footprint import Footprint
+from neuralpower.prediction.footprint import Footprint, Line
 from neuralpower.prediction.generation import Generation, Step
-from neuralpower.prediction.images import Images
+from neuralpower.prediction.images import HOUR_S, Images
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
@@ -20,35 +20,49 @@ from neuralpower.report.number_format import binary, bounded, counted, many, pla
 from neuralpower.trace.recipe import TRAINING
 
 MOSTLY = 0.995  # share of the time that counts as all of it
+MOST_LINES = 4  # before the table
 
 
 def glance(p: Prediction) -> Iterator[str]:
-    """Warnings, then what runs on what and how sure that is, time, energy, memory."""
-    yield from warning_lines(p.warned)
-    yield visible(f"{_question(p)}: {sureness(p)}")
-    yield styled(f"latency {_bounds(p)}{_rate(p)}", "bold")
+    """What runs on what and how sure that is, time, energy and price, memory; warnings come first."""
+    lines = [f"{_question(p)}: {sureness(p)}", f"latency {_bounds(p)}{_rate(p)}"]
+    lines = [visible(lines[0]), styled(lines[1], "bold")]
+    paid = [visible(line) for line in lines_of(_money(p)[-1:])]
     if p.energy_j is not None and p.power_w is not None:
-        yield styled(_energy(p), "bold")
+        lines.append("; ".join([styled(_energy(p), "bold"), *paid]))
     elif any(row.power_w is not None for row in p.rows):
-        yield f"energy unknown: {p.power_reason}"
+        lines.append("; ".join([f"energy unknown: {p.power_reason}", *paid]))
+    else:
+        lines += paid
     if p.memory is not None:
         m, of = p.memory, " of a device" if p.parallel else ""
         room = "" if p.device_memory_bytes is None else f"; the device has {binary(p.device_memory_bytes)}"
         value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
-        yield f"memory{of} {value} ({low} to {high}){room}"
-    yield from footprint_lines(p)
+        lines.append(f"memory{of} {value} ({low} to {high}){room}")
+    warnings = " ".join(warning_lines(p.warned))
+    if warnings and len(lines) == MOST_LINES:
+        lines[-2:] = ["; ".join(lines[-2:])]
+    yield from [warnings, *lines] if warnings else lines
 
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
-    """Energy, money and carbon, where options request them, a line each; joules per token stand above."""
+    """Energy, money and carbon, where options request them, without what stands at a glance."""
     found, told = prediction.footprint, prediction.generation is not None
-    lines = lines_of(found) if isinstance(found, Footprint) else iter(())
-    yield from (visible(line) for line in lines if not (told and line.startswith("energy per ")))
+    above = _money(prediction)[-1:]
+    left = [line for line in found.lines if line not in above] if isinstance(found, Footprint) else []
+    yield from (visible(text) for text in lines_of(left) if not (told and text.startswith("energy per ")))
 
 
-def lines_of(found: Footprint) -> Iterator[str]:
+def _money(prediction: Prediction) -> list[Line]:
+    """The prices of a footprint."""
+    found = prediction.footprint
+    lines = found.lines if isinstance(found, Footprint) else ()
+    return [line for line in lines if line.name.startswith("price ")]
+
+
+def lines_of(lines: Iterable[Line]) -> Iterator[str]:
     """Each line of a footprint as text."""
-    for line in found.lines:
+    for line in lines:
         yield f"{line.name} {_amount(line.value, line.unit)}{f'; {line.about}' if line.about else ''}"
 
 
@@ -141,7 +155,7 @@ def _rate(p: Prediction) -> str:
         waits = ""
     if p.parallel is not None:
         many = p.parallel.tokens_per_s if isinstance(about, (Generation, Step)) else None
-        rate = next(_rates(p.parallel)) if many is None else f"{plain(many.value)} tokens/s"
+        rate = next(_rates(p.parallel, p.images)) if many is None else f"{plain(many.value)} tokens/s"
         return f"{waits}, {rate}"
     if isinstance(about, (Generation, Step)):
         return f"{waits}, {plain(about.tokens_per_s.value)} tokens/s"
@@ -219,7 +233,7 @@ def parallel_lines(prediction: Prediction) -> Iterator[str]:
     yield visible(f"{placed(p)}: {_batch(p, prediction)}")
     delays = quantity(p.exposed_share * prediction.runtime_s.value, "s")
     yield f"communication {quantity(p.communication_s, 's')}, of which {delays} delay the step{_waits(p)}"
-    yield f"all devices: {', '.join(_rates(p))}"
+    yield f"all devices: {', '.join(_rates(p, prediction.images))}"
     if len(p.stages) > 1:
         yield _stages(p)
 
@@ -246,10 +260,13 @@ def _waits(p: Parallel) -> str:
     return f"; pipeline bubble {share(p.bubble_share)}" if p.layout.pipeline > 1 else ""
 
 
-def _rates(p: Parallel) -> Iterator[str]:
-    if p.tokens_per_s is not None and p.tokens != p.samples:
+def _rates(p: Parallel, images: object = None) -> Iterator[str]:
+    if isinstance(images, Images):
+        yield f"{plain(HOUR_S * p.samples_per_s.value * images.images)} {images.noun}s/h"
+    elif p.tokens_per_s is not None and p.tokens != p.samples:
         yield f"{plain(p.tokens_per_s.value)} tokens/s"
-    yield f"{plain(p.samples_per_s.value)} samples/s"
+    if not isinstance(images, Images):
+        yield f"{plain(p.samples_per_s.value)} samples/s"
     if p.energy_j is not None:
         yield f"energy {bounded(p.energy_j, 'J')}"
     if p.utilisation is not None:

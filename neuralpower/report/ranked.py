@@ -7,6 +7,8 @@ from typing import Any
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.rank import COMMON, PRICE, RATE, Ranked, Ranking
+from neuralpower.prediction.footprint import HOUR_S, times
+from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.report.charts import Bars, BarSeries
 from neuralpower.report.grid import Cell, as_asked, listed, note_lines, percent, warning_lines
@@ -39,7 +41,7 @@ def _head(found: Ranking) -> Iterator[str]:
     else:
         best = found.ranked[0]
         chance = probable(best.first or 0.0)
-        yield styled(f"best by {found.by}: {best.device}, first with probability {chance}", "bold")
+        yield styled(f"best by {found.standing}: {best.device}, first with probability {chance}", "bold")
     yield visible(f"{found.model}, {found.about}")
 
 
@@ -50,8 +52,7 @@ def rank_columns(found: Ranking) -> dict[str, Callable[[Ranked], str]]:
         "": lambda one: "-" if one.rank is None else str(one.rank),
         "device": lambda one: one.device,
         "dtype": lambda one: one.dtype,
-        f"{unit}s": lambda one: rate(one.each.per_s.value),
-        "90 %": lambda one: _ends(one.each.per_s, plain),
+        **_rates(unit),
         f"J/{unit}": lambda one: _each(one.each.energy_j, lambda v: quantity(v, "J")),
         "J, 90 %": lambda one: _ends(one.each.energy_j, lambda v: quantity(v, "J")),
         "price": lambda one: (
@@ -72,6 +73,20 @@ def rank_columns(found: Ranking) -> dict[str, Callable[[Ranked], str]]:
     hidden |= {"carbon"} if all(one.each.carbon_g is None for one in found.devices) else set()
     hidden |= {"dtype"} if len({one.dtype for one in found.devices}) == 1 else set()
     return {name: cell for name, cell in columns.items() if name not in hidden}
+
+
+def _rates(unit: str) -> dict[str, Callable[[Ranked], str]]:
+    """Columns of how fast it is: seconds and hours of pictures, which take long."""
+    if unit not in NOUNS:
+        return {
+            f"{unit}s": lambda one: rate(one.each.per_s.value),
+            "90 %": lambda one: _ends(one.each.per_s, plain),
+        }
+    return {
+        f"s/{unit}": lambda one: plain(1 / one.each.per_s.value),
+        f"{unit}s/h": lambda one: plain(HOUR_S * one.each.per_s.value),
+        "90 %": lambda one: _ends(times(one.each.per_s, HOUR_S), plain),
+    }
 
 
 def _each(value: Interval | None, text: Callable[[float], str]) -> str:
@@ -128,12 +143,16 @@ def rank_page(found: Ranking) -> Page:
     what = {RATE: "per_s", "energy": "energy_j", PRICE: "price"}.get(found.by, "carbon_g")
     values = [(one, getattr(one.each, what)) for one in shown]
     bars = Bars(
-        f"By {found.by}",
+        f"By {found.standing}",
         {RATE: f"{found.unit}s per second", "energy": f"J per {found.unit}"}.get(
             found.by, f"per million {found.unit}s"
         ),
         tuple(one.device for one, _ in values),
-        (BarSeries(found.by, tuple(v.value for _, v in values), tuple((v.low, v.high) for _, v in values)),),
+        (
+            BarSeries(
+                found.standing, tuple(v.value for _, v in values), tuple((v.low, v.high) for _, v in values)
+            ),
+        ),
         log_y=True,
     )
     columns = rank_columns(found)

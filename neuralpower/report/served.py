@@ -72,7 +72,9 @@ def _foot(found: Traffic) -> Iterator[str]:
     if load.drawn is not None:
         yield f"draws {quantity(load.drawn.power_w, 'W')}, {quantity(load.drawn.per_token_j, 'J')} a token"
     if found.footprint is not None:
-        yield from (visible(line) for line in lines_of(found.footprint) if not line.startswith("energy per "))
+        yield from (
+            visible(line) for line in lines_of(found.footprint.lines) if not line.startswith("energy per ")
+        )
     if load.price_per_million is not None:
         each = f"{found.price:g} a device and hour"
         yield f"price: {load.price_per_million:.3g} for a million tokens, at {each}"

@@ -14,7 +14,7 @@ from neuralpower.prediction import rows
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training, fresh_memory_of
 from neuralpower.prediction.rows import Column, Interval, Row
-from neuralpower.report.glance import details, glance, parallel_lines
+from neuralpower.report.glance import details, footprint_lines, glance, parallel_lines
 from neuralpower.report.grid import WIDTH, Cell, Share, as_asked, grid, note_lines
 from neuralpower.report.number_format import binary, counted, many, quantity
 
@@ -111,7 +111,7 @@ def prediction_table(
     notes: list[str] = [*_notes(p)]
     kept = notes if full else notes[:MOST_NOTES]
     unsaid = [f"({counted(len(notes) - len(kept), 'more note')} with -v)"] if len(notes) > len(kept) else []
-    foot = map(visible, (*parallel_lines(p), *_foot(p)))
+    foot = map(visible, (*footprint_lines(p), *parallel_lines(p), *_foot(p)))
     parts = ["", part_table(p.images)] if isinstance(p.images, Images) else []
     return as_asked([*head, *parts, "", table, *foot, *note_lines(kept), *unsaid], marked)
 

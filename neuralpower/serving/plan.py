@@ -473,7 +473,7 @@ def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Generator[Answ
     try:
         import ray
     except ImportError:
-        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+        raise InputError("executor ray: Ray is not installed; pip install ray") from None
     with nullcontext() if ray.is_initialized() else ray.init(log_to_driver=False, logging_level="error"):
         tried = ray.remote(_tried)
         for reference in [tried.remote(*call) for call in calls]:

@@ -27,6 +27,7 @@ from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.case import followed
 from neuralpower.prediction.compose import composed
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
+from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import serving_memories
 from neuralpower.prediction.prediction import LAUNCHES, Prediction
@@ -75,15 +76,15 @@ class Answer:
     curve: tuple[Point, ...]  # over the batch size, with `here`
     kinds: Mapping[str, float]  # seconds of the layers of each kind, the largest first
     room_bytes: float | None = None  # of a device
+    left_bytes: float | None = None  # of them that `fit` lets a network take
     ranks: int = 1
     price: float | None = None  # of a device for an hour
 
-    @property
-    def per_million(self) -> float | None:
-        """Price of a million tokens, or samples."""
-        if self.price is None:
-            return None
-        return self.price * self.ranks / 3_600 * self.here.seconds.value / self.here.amount * 1e6
+    def each(self, point: Point) -> Each:
+        """What a token or a sample takes at a batch size."""
+        joules = None if point.energy_j is None else Interval(*(point.energy_j,) * 3)
+        made = Made(self.name, self.unit, point.amount, point.seconds, joules, self.ranks)
+        return each_of(made, Terms(price=self.price))
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class _Asked:
             self.stamp,
             self.dtype,
             view.weights,
+            view.shape,
             view.ranks,
             platform.name,
             self.device if own else "",
@@ -194,7 +196,8 @@ class KeptAnswers:
             here=next(point for point in points if point.batch == view.batch),
             curve=tuple(points),
             kinds=dict(sorted(kinds.items(), key=lambda one: -one[1])),
-            room_bytes=spec.get("memory_bytes"),
+            room_bytes=(room := spec.get("memory_bytes")),
+            left_bytes=None if room is None else asked.predictor.platform.left_bytes(room, view.phase),
             ranks=view.ranks,
         )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from neuralpower.prediction.explore.verdict import verdict_between
+from neuralpower.prediction.footprint import Each
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
-from neuralpower.report.number_format import binary, quantity, unit_of
+from neuralpower.report.explored import SHORT
+from neuralpower.report.number_format import binary, plain, quantity, unit_of
 from neuralpower.report.page import Cell, Part, Section, Table
 from neuralpower.web.answers import Answer, Failure, Point
 from neuralpower.web.traffic import Curve, Served
@@ -70,13 +73,15 @@ def glance(view: View, answers: Sequence[Answer]) -> Table:
         "memory": lambda one: "-" if one.here.memory is None else binary(one.here.memory[0]),
         "the device has": lambda one: binary(one.room_bytes),
         "fits": _fits,
-        f"price of a million {unit}s": lambda one: (
-            "-" if one.per_million is None else f"{one.per_million:.3g}"
-        ),
+        f"price per million {unit}s, USD": lambda one: _price(one.each(one.here)),
     }
     priced = any(one.price is not None for one in answers)
     kept = {name: cell for name, cell in columns.items() if priced or not name.startswith("price")}
     return Table.of(f"{view.model}, {view.phase}, batch {view.batch}", answers, kept)
+
+
+def _price(each: Each) -> str:
+    return "-" if each.price is None else plain(each.price.value)
 
 
 def _ends(value: Interval) -> str:
@@ -84,8 +89,8 @@ def _ends(value: Interval) -> str:
 
 
 def _each(one: Answer) -> str:
-    joules = one.here.energy_j
-    return "-" if joules is None else quantity(joules / one.here.amount, "J")
+    joules = one.each(one.here).energy_j
+    return "-" if joules is None else quantity(joules.value, "J")
 
 
 def _power(one: Answer) -> str:
@@ -94,11 +99,11 @@ def _power(one: Answer) -> str:
 
 
 def _fits(one: Answer) -> str:
-    """Whether the memory is within the device's; `neuralpower fit` says more."""
-    if one.here.memory is None or one.room_bytes is None:
+    """Whether the memory is within what the device leaves free, in the words of `neuralpower fit`."""
+    if one.here.memory is None or one.left_bytes is None:
         return "not known"
-    _, low, high = one.here.memory
-    return "no" if low > one.room_bytes else "yes" if high <= one.room_bytes else "perhaps"
+    value, _, high = one.here.memory
+    return SHORT[verdict_between(value, high, one.left_bytes)]
 
 
 # ---- charts ----
@@ -188,16 +193,10 @@ def _money(answers: Named) -> Iterator[XY]:
     lines = []
     for name, one in answers:
         if one.price is not None:
-            each = one.price * one.ranks / 3_600 * 1e6
-
-            def cost(point: Point, each: float = each) -> Interval:
-                s, n = point.seconds, point.amount
-                return Interval(*(each * end / n for end in (s.value, s.low, s.high)))
-
-            lines.append(_line(name, one.curve, cost))
+            lines.append(_line(name, one.curve, lambda point, one=one: one.each(point).price))  # type: ignore[misc]
     if lines:
-        title = f"Price of a million {unit}s"
-        yield XY(title, "batch size", f"price of a million {unit}s", tuple(lines), True, True, note=BOUNDED)
+        title = f"Price per million {unit}s"
+        yield XY(title, "batch size", f"{title}, USD", tuple(lines), True, True, note=BOUNDED)
 
 
 def _unpriced(answers: Sequence[Answer]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from neuralpower.ask import words
+from neuralpower.ask import texts, words
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 
@@ -37,6 +37,7 @@ class View:
     batch: int = 8
     context: int | None = 4096  # tokens: in the cache, of the prompt, or of each sample
     new: int = 256  # tokens that a generation makes
+    shape: str = ""  # of an input's sample in forward and training passes; "": the model's own
     dtype: str = ""  # "": as published
     weights: str = ""  # "": as the checkpoint's
     ranks: int = 1  # tensor ranks, each a device
@@ -54,7 +55,18 @@ class View:
         pairs: list[tuple[str, Any]] = [("model", self.model)]
         for device, price in zip(self.devices, self.prices, strict=True):
             pairs += [("device", device), ("price", "" if price is None else f"{price:g}")]
-        for name in ("phase", "batch", "context", "new", "dtype", "weights", "ranks", "input", "output"):
+        for name in (
+            "phase",
+            "batch",
+            "context",
+            "new",
+            "shape",
+            "dtype",
+            "weights",
+            "ranks",
+            "input",
+            "output",
+        ):
             value = getattr(self, name)
             pairs.append((name, "" if value is None else value))
         return urlencode(pairs)
@@ -69,6 +81,7 @@ class View:
         tokens = {"decode": "context", "prefill": "prompt", "generate": "prompt"}.get(self.phase, "seq_len")
         found: dict[str, Any] = {"phase": self.phase, "batch_size": batch or self.batch, tokens: self.context}
         found |= {"new_tokens": self.new} if self.phase == "generate" else {}
+        found |= {"input_shape": self.shape or None} if not self.speaks else {}
         found |= {"dtype": self.dtype or None, "weights": self.weights or None}
         if self.ranks > 1:
             return {**found, "devices": f"{self.ranks}x{device}", "tensor_parallel": self.ranks}
@@ -123,14 +136,17 @@ def view_of(query: Sequence[tuple[str, str]]) -> View:
     model = last.get("model") or View.model
     if len(model) > 500:
         raise InputError(f"model {model[:40]!r}...: {len(model)} letters; give a name of at most 500")
+    shape = last.get("shape", "")
+    texts.shape(shape or None)
     return View(
         model=model,
         devices=devices,
         prices=prices,
         phase=phase,
         batch=whole["batch"] or 1,
-        context=whole["context"],
+        context=None if shape and phase not in LANGUAGE else whole["context"],
         new=whole["new"] or View.new,
+        shape=shape,
         dtype=_word("dtype", last.get("dtype", ""), ("", *DTYPES)),
         weights=_word("weights", last.get("weights", ""), ("", *words.WEIGHTS)),
         ranks=int(_word("ranks", last.get("ranks") or "1", tuple(map(str, RANKS)))),

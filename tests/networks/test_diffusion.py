@@ -105,7 +105,7 @@ def test_an_unknown_class_and_an_unknown_field_are_told() -> None:
 
 def test_without_the_library_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"pip install 'neuralpower\[diffusion\]'"):
+    with pytest.raises(ModelError, match=r"diffusers is not installed; pip install diffusers"):
         check_installed()
 
 

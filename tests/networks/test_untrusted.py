@@ -26,7 +26,7 @@ def net():
 """
 ANSWER = (
     "would run code, and a file of data may name "
-    "hf:, transformers:, torchvision:, timm:, zoo: or a config.json alone"
+    "hf:, diffusers:, transformers:, torchvision:, timm:, zoo: or a config.json alone"
 )
 
 
@@ -71,7 +71,7 @@ def dataset(folder: Path, model: str, parquet: bool = False) -> Path:
 
 def test_what_data_may_name_are_the_sources_by_prefix() -> None:
     named = {source.prefix for source in sources.SOURCES if not source.runs_code}
-    assert named == {"", "hf", "transformers", "torchvision", "timm", "zoo"}, (
+    assert named == {"", "hf", "diffusers", "transformers", "torchvision", "timm", "zoo"}, (
         "decide whether data may name the new source"
     )
 

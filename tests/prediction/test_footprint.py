@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,10 @@ def test_a_generation_has_prices_of_both_sides() -> None:
     assert found.energy_j is not None
     apart = about.prefill_energy_j.value + about.decode_energy_j.value
     assert apart == pytest.approx(found.energy_j.value)
-    assert "price per million tokens out" in prediction_table(found, "kind", 3, 0)
+    table = prediction_table(replace(found, warned=("a warning", "another")), "kind", 3, 0)
+    assert "price per million tokens out" in table
+    head, _, _ = table.partition("\n\n")
+    assert len(head.splitlines()) == 4 and "another" in head and "tokens out" in head
     assert found.power_w is not None and found.power_w.high <= 560
     assert all(row.power_w is None or row.power_w.high <= 560 for row in found.rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,17 @@ import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.networks.catalogue import catalogue
 from neuralpower.networks.diffusion.composed import part_inputs
-from neuralpower.networks.diffusion.pictures import PictureRequest
+from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.explore.largest_picture import LargestPicture, largest_picture
 from neuralpower.prediction.images import Images
-from neuralpower.report.glance import glance
+from neuralpower.prediction.request import Request
+from neuralpower.report.explored import picture_lines, point_columns
+from neuralpower.report.glance import glance, parallel_lines
+from neuralpower.report.number_format import plain
+from neuralpower.report.ranked import rank_columns
 from tests.networks.test_diffusion import folder
 
 
@@ -127,6 +133,68 @@ def test_a_pipeline_is_made_to_fit_by_offloading(tmp_path: Path) -> None:
     most = neuralpower.fit(root, device="h100-sxm", dtype="bfloat16").memory.high_bytes
     found = neuralpower.fit(root, device="h100-sxm", dtype="bfloat16", memory=most - 1)
     assert any("--offload model" in remedy.options for remedy in found.remedies)
+
+
+def test_fit_gives_the_largest_resolution(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    found = neuralpower.fit(root, memory="4GB", dtype="bfloat16", resolution="128x64")
+    assert found.fits and found.picture is not None and found.picture.options == ""
+    width, height = found.picture.width, found.picture.height
+    assert width == 2 * height > 128 and height % 64 == 0 and found.picture.frames is None
+    assert f"largest resolution: {width}x{height}" in str(found)
+    told = found.to_json()["largest_picture"]
+    assert told == {"options": "", "width": width, "height": height, "frames": None}
+
+
+def test_devices_are_ranked_by_images(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    found = neuralpower.rank(root, device="h100-sxm,l40s", steps=2, dtype="bfloat16")
+    assert found.standing == found.to_json()["by"] == "images/h"
+    names = [*rank_columns(found)]
+    assert names[2:4] == ["s/image", "images/h"] and "J/image" in names
+    first = found.devices[0]
+    assert rank_columns(found)["images/h"](first) == plain(3600 * first.each.per_s.value)
+    assert "tokens" not in str(found)
+
+
+def test_a_sweep_and_a_comparison_tell_images_an_hour(tmp_path: Path) -> None:
+    root = str(folder(tmp_path))
+    found = neuralpower.sweep(root, device="h100-sxm", steps=2, dtype="bfloat16", batch_size=(1, 2))
+    one = neuralpower.predict(root, device="h100-sxm", steps=2, dtype="bfloat16")
+    assert found.points[0].runtime_s == pytest.approx(one.runtime_s.value)
+    columns = point_columns(found)
+    assert {"s/image", "images/h", "per image"} <= {*columns} and "samples" not in columns
+    assert columns["images/h"](found.points[1]) == plain(2 * 3600 / (found.points[1].runtime_s or 1))
+    both = neuralpower.compare(root, root, device="h100-sxm", steps=2, dtype="bfloat16")
+    assert both.a_images is not None and "images_per_hour" in both.to_json()["b"]["images"]
+    assert both.a_images.runtime_per_image_s.value == pytest.approx(one.runtime_s.value)
+    assert "s/image" in str(both) and "images/h" in str(both) and "J/image" in str(both)
+
+
+def test_replicas_make_images_and_no_tokens(tmp_path: Path) -> None:
+    root, how = str(folder(tmp_path)), {"devices": "2xh100-sxm", "steps": 2, "dtype": "bfloat16"}
+    found = neuralpower.predict(root, data_parallel=2, images=2, **how)
+    assert found.parallel is not None and found.parallel.tokens_per_s is None
+    text = "\n".join((*glance(found), *parallel_lines(found)))
+    assert f"{plain(4 * 3600 / found.runtime_s.value)} images/h" in text
+    assert "tokens/s" not in text and "samples/s" not in text
+    with pytest.raises(InputError, match="tensor 2: .*--data-parallel 2"):
+        neuralpower.predict(root, tensor_parallel=2, **how)
+
+
+def test_the_largest_picture_is_sought_by_each_side_and_frame() -> None:
+    picture = Picture("video", 50, True, 1, 1, 832, 480, 81, multiple=16, cut=4)
+
+    def memory_of(request: Request) -> Any:
+        width, height = request.picture.resolution or (832, 480)
+        return SimpleNamespace(high_bytes=width * height * (request.picture.frames or 81))
+
+    request = Request("wan2.1-t2v-1.3b")
+    found = largest_picture(request, picture, 832 * 480 * 100, memory_of, "--tiling")
+    assert found == LargestPicture("--tiling", 880, 512, 97)
+    assert largest_picture(request, picture, 1, memory_of, "") == LargestPicture("", 0, 0, 0)
+    lines = picture_lines(found)
+    assert lines == ["largest resolution with --tiling: 880x512", "most frames with --tiling: 97"]
 
 
 def test_what_is_no_pipeline_cannot_be_offloaded(tmp_path: Path) -> None:

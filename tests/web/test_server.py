@@ -25,12 +25,13 @@ from starlette.testclient import TestClient
 
 from neuralpower import predict
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError
-from neuralpower.report.number_format import quantity
+from neuralpower.report.number_format import plain, quantity
 from neuralpower.web.answers import Answer
 from neuralpower.web.server import Guard, application, bound
 from neuralpower.web.site import Site
 from neuralpower.web.uploads import Uploads
 from neuralpower.web.view import View, view_of
+from tests.program import done
 
 PORT = 8421
 HERE = f"http://127.0.0.1:{PORT}"
@@ -83,6 +84,27 @@ def test_a_browser_without_scripts_has_controls_a_table_and_the_command(client: 
     for name in {*fields} - {"device", "price"}:
         assert f'<label for="{name}">' in page, name
     assert fields.count("device") == 4 and page.count('aria-label="Device ') == 4
+
+
+def test_an_input_shape_is_asked_as_the_command_asks_it(client: TestClient) -> None:
+    page = client.get(
+        "/", params={**VISION, "model": "zoo:resnet18", "shape": "3x96x96", "context": 512}
+    ).text
+    command = "neuralpower predict zoo:resnet18 --phase forward --batch-size 4 --input-shape 3x96x96 --device"
+    assert command in page and "--seq-len" not in page
+    assert (
+        "write positive sizes without the batch"
+        in client.get("/answer", params={**VISION, "shape": "3xlarge"}).text
+    )
+
+
+def test_words_of_memory_and_price_are_those_of_fit_and_predict(client: TestClient) -> None:
+    page = client.get("/", params={**VISION, "price": "2.5"}).text
+    command = [*"predict zoo:deep_mnist --batch-size 4 --device nvidia-t4 --price 2.5/h --json".split()]
+    said = {line["name"]: line for line in json.loads(done(*command))["footprint"]["lines"]}
+    each = said["price per million samples"]
+    assert "price per million samples, USD" in page and f">{plain(each['value']['value'])}<" in page
+    assert "<th scope=col>fits" in page or ">fits<" in page
 
 
 def test_lines_have_their_bounds_as_bands(client: TestClient) -> None:

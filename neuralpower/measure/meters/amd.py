@@ -1,4 +1,4 @@
-"""Energy counter and power of AMD's GPUs by AMD SMI (MIT; `pip install neuralpower[amd]`).
+"""Energy counter and power of AMD's GPUs by AMD SMI (MIT; `pip install amdsmi`).
 
 The counter is an accumulator times its resolution, 15.3 uJ on most cards, and stands in 64 bits. It does not
 move in virtual machines, and on some cards not at all: `counter.py` finds that. Power is the socket's at this
@@ -52,7 +52,7 @@ class AmdMeter(Meter):
         try:
             self.library = self.library or importlib.import_module("amdsmi")
         except (ImportError, OSError, KeyError):  # it looks for ROCm's library when it is imported
-            text = "amd: amdsmi is not installed, or does not find ROCm; pip install neuralpower[amd]"
+            text = "amd: amdsmi is not installed, or does not find ROCm; pip install amdsmi"
             raise MeterUnavailable("no_library", text) from None
         self._asked(self.library.amdsmi_init, needed=True)
         self.begun = True

@@ -53,7 +53,7 @@ class AppleMeter(Meter):
         try:
             library = self.library or importlib.import_module("zeus_apple_silicon")
         except ImportError:
-            text = "apple: zeus-apple-silicon is not installed; pip install neuralpower[apple]"
+            text = "apple: zeus-apple-silicon is not installed; pip install zeus-apple-silicon"
             raise MeterUnavailable("no_library", text) from None
         try:
             self.monitor = library.AppleEnergyMonitor()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from neuralpower.networks.source import Source
 
-INSTALL = "diffusers is not installed; pip install 'neuralpower[diffusion]'"
+INSTALL = "diffusers is not installed; pip install diffusers"
 CLASS = "_class_name"  # the field of a config.json of diffusers that names its class
 FLAX = "Flax"  # the same networks in JAX: their configurations are read as torch's
 FORMER = {"HunyuanDiT2DModel": {"conditioning_dim": None}}  # fields that a class no longer has

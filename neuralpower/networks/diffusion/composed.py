@@ -200,6 +200,8 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         (latents.width or 0) * ratio,
         (latents.height or 0) * ratio,
         ((latents.frames or 1) - 1) * temporal_ratio(config) + 1,
+        multiple=ratio * family.patch,
+        cut=temporal_ratio(config),
         denoisers=pipeline.denoisers,
         batch=prompts * images * (1 + doubles),
         offload=asked.offload or "",

@@ -52,6 +52,8 @@ class Picture:
     width: int = 0  # pixels
     height: int = 0
     frames: int = 1
+    multiple: int = 0  # pixels that both sides round to; 0: of a sound
+    cut: int = 1  # frames that one of the decoder's latents stands for
     seconds: float = 0.0  # of a sound
     times: Mapping[str, int] = field(default_factory=dict)  # part -> how often it runs
     denoisers: tuple[str, ...] = ()

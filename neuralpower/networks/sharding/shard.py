@@ -13,6 +13,7 @@ from torch import nn
 
 from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
+from neuralpower.networks.diffusion.composed import Composed
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.experts import compute_choices
@@ -68,6 +69,11 @@ def sharded(
     if not asked.needed:
         return module, asked
     layout = asked.layout
+    if isinstance(module, Composed) and layout.tensor > 1:
+        raise InputError(
+            f"tensor {layout.tensor}: diffusers runs a pipeline whole on each device; write --data-parallel "
+            f"{layout.tensor} for replicas, or ask for a part, such as MODEL/transformer"
+        )
     if asked.use == ENGINE or layout.expert > 1:
         compute_choices(module)
     rank = Rank(layout, asked.group(TENSOR), asked.group(EXPERT), getattr(module, "config", None))

@@ -26,6 +26,7 @@ from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.footprint import Footprint
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import SCHEMA, Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.shown import Shown
@@ -45,6 +46,8 @@ class Comparison(Shown):
     about: str = ""  # what both sides share: phase, dtype, way to run, device
     a_footprint: Footprint | None = None  # energy, money and carbon, where options request them
     b_footprint: Footprint | None = None
+    a_images: Images | None = None  # of pipelines of diffusion
+    b_images: Images | None = None
 
     @property
     def faster(self) -> tuple[str, float]:
@@ -55,8 +58,8 @@ class Comparison(Shown):
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
-            "a": named(self, "name=a runtime_s=a_s footprint=a_footprint"),
-            "b": named(self, "name=b runtime_s=b_s footprint=b_footprint"),
+            "a": named(self, "name=a runtime_s=a_s footprint=a_footprint images=a_images"),
+            "b": named(self, "name=b runtime_s=b_s footprint=b_footprint images=b_images"),
             **named(self, "ratio a_faster warnings"),
         }
 
@@ -156,10 +159,14 @@ def compare(a: Side, b: Side) -> Comparison:
     faster = 0.5 if value == 1 else float(value < 1)
     if deviation:
         faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
-    footprints = (one.prediction.footprint for one in (a, b))
+    said = ((one.prediction.footprint, one.prediction.images) for one in (a, b))
+    (a_footprint, a_images), (b_footprint, b_images) = said
     return Comparison(
         *(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)),
-        *(found if isinstance(found, Footprint) else None for found in footprints),
+        a_footprint if isinstance(a_footprint, Footprint) else None,
+        b_footprint if isinstance(b_footprint, Footprint) else None,
+        a_images if isinstance(a_images, Images) else None,
+        b_images if isinstance(b_images, Images) else None,
     )
 
 

@@ -21,11 +21,13 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.files.json_files import named
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, TRAINING
+from neuralpower.networks.diffusion.families import AUDIO
 from neuralpower.networks.input_request import check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREDICTED, PREFILL
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of
 from neuralpower.prediction.explore.largest import MOST, largest
+from neuralpower.prediction.explore.largest_picture import LargestPicture, largest_picture
 from neuralpower.prediction.explore.probe import Probe
 from neuralpower.prediction.explore.remedies import Remedy, Situation, remedies
 from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT, probability_of, verdict_of
@@ -65,6 +67,7 @@ class Fit(Shown):
     likely_batch: int | None = None  # where it is tight: the largest whose expected peak is within the memory
     likely_longest: int | None = None  # the same of the longest text
     remedies: tuple[Remedy, ...] = ()  # what makes it fit, the cheapest first; none where it fits
+    picture: LargestPicture | None = None  # of a pipeline of diffusion, with the cheapest change that fits
 
     @property
     def left_bytes(self) -> float:
@@ -105,7 +108,7 @@ class Fit(Shown):
                 fits verdict probability room_bytes process_bytes margin notes memory_bytes=memory.bounds
                 memory largest_batch_size=largest_batch longest_seq_len=longest longest_reason?
                 likely_batch_size=likely_batch likely_seq_len=likely_longest concurrent_sequences=sequences
-                sequence_cache_bytes=sequence_bytes remedies traces weights
+                sequence_cache_bytes=sequence_bytes remedies largest_picture=picture? traces weights
                 """,
             ),
             **self._layout_json(),
@@ -226,6 +229,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
     if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
         helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
+    picture = _picture(request, probe, tried, left_bytes, next((r for r in helpful if r.fits), None), fits)
     return Fit(
         fits=fits,
         memory=own,
@@ -241,9 +245,21 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
         remedies=helpful,
+        picture=picture,
         likely_batch=likely_batch,
         likely_longest=likely_longest,
     )
+
+
+def _picture(
+    request: Request, probe: Probe, tried: _Changed, room_bytes: float, change: Remedy | None, fits: bool
+) -> LargestPicture | None:
+    """The largest picture as it is or with a change that makes it fit; None where there is no picture."""
+    found = probe.picture
+    if found is None or not found.multiple or found.task == AUDIO or request.trains:
+        return None
+    changed, options = (request, "") if fits or change is None else (change.request, change.options)
+    return largest_picture(changed, found, room_bytes, tried, options)
 
 
 def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:

@@ -55,7 +55,7 @@ def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) ->
     """
     name = _checked(grid.phases)
     special = request.autocast or request.lora or request.memory_format
-    usual = request.routing == ROUTING and not special
+    usual = request.routing == ROUTING and not special and not request.source().pictures
     if name == FORWARD and usual and all(layout.alone for layout in grid.layouts):
         return sweep(request, predictors, grid)
     grid.check(predictors)

@@ -13,6 +13,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase
@@ -40,7 +41,7 @@ from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
-BUILT = "model dtype lora weights memory_format".split()  # fields of a request that a network depends on
+BUILT = "model dtype lora memory_format".split()  # fields of a request that a network depends on
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
 
 
@@ -70,6 +71,9 @@ class Probe:
             self.notes += done.notes
         self.shallow = Shallow(self.module, self._short, request.platform)
         self.own_length: int | None = None
+        self.picture: Picture | None = None  # of a pipeline of diffusion, as it was last traced
+        # the last picture's trace, which offloading and quantisation then change
+        self._recorded: dict[object, Trace] = {} if like is None else like._recorded
         self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
@@ -202,8 +206,7 @@ class Probe:
             followed = self._followed(one)
             return Passed(followed.work, len(followed.trace.every_call))
         try:
-            traced = trace(module, one.inputs.args, one.inputs.kwargs)
-            traced = self._weighed(traced, module is self.module)
+            traced = self._weighed(self._trace(one), module is self.module)
             traced = repeating(replace(traced, about=shape_of(one)), one.inputs)
             traced = applied(traced, self._question(), OF_CALLS)
         except ModelError as error:
@@ -211,6 +214,17 @@ class Probe:
                 raise InputError(str(error)) from error
             raise
         return Passed(traced, len(traced.every_call))
+
+    def _trace(self, one: Pass) -> Trace:
+        """The calls of a pass, plain; those of a picture are kept for changes that leave them as they are."""
+        self.picture = one.inputs.picture
+        if self.picture is None:
+            return trace(one.module, one.inputs.args, one.inputs.kwargs)
+        key = (one.module, self.picture.guidance, *(tensor.shape for tensor in one.inputs.tensors))
+        if key not in self._recorded:
+            self._recorded.clear()
+            self._recorded[key] = trace(one.module, one.inputs.args, one.inputs.kwargs)
+        return self._recorded[key]
 
     def _followed(self, one: Pass) -> Followed:
         """A rank's pass or step, with its tasks."""

@@ -27,6 +27,7 @@ from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.case import Recordings
 from neuralpower.prediction.explore.phases import memory_figures
 from neuralpower.prediction.footprint import Each, Terms, each_of, made_by
+from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.prediction import HOST_BOUND, Prediction
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
@@ -69,7 +70,7 @@ class Ranked(Declared):
 class Ranking(Declared, Shown):
     """Devices, the best first, then those that are too small. `print` gives the command's table."""
 
-    in_json = "schema model by unit first_probability devices skipped notes warnings"
+    in_json = "schema model by=standing unit first_probability devices skipped notes warnings"
 
     model: str
     by: str
@@ -82,8 +83,14 @@ class Ranking(Declared, Shown):
 
     @property
     def unit(self) -> str:
-        """What is made: token or sample."""
+        """What is made: token, sample, or image, video and sound."""
         return self.devices[0].each.unit
+
+    @property
+    def standing(self) -> str:
+        """What ranks them, in the unit that is made."""
+        per = "h" if self.unit in NOUNS else "s"
+        return f"{self.unit}s/{per}" if self.by == RATE else self.by
 
     @property
     def ranked(self) -> tuple[Ranked, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralpower.errors import InputError, ModelError
@@ -65,6 +65,7 @@ class Remedy(Declared):
     memory: Memory
     verdict: str
     probability: float
+    request: Request = field(compare=False, repr=False)  # with the change
 
     @property
     def fits(self) -> bool:
@@ -213,6 +214,7 @@ class Weights(Change):
     """Quantised weights in inference."""
 
     name: str
+    pictures: bool = False  # whether it is for pipelines of diffusion, or for all else
 
     cost: ClassVar[str] = "rounding of weights"
 
@@ -220,6 +222,8 @@ class Weights(Change):
         """Quantise weights that are not quantised yet."""
         request = now.request
         if request.trains or request.weights not in (None, "int8"):
+            return None
+        if self.pictures != request.source().pictures:
             return None
         return Step(f"{self.name} weights", f"--weights {self.name}", replace(request, weights=self.name))
 
@@ -316,6 +320,8 @@ class MoreDevices(Change):
         shared = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
         shared += 0 if request.trains else memory.cache_bytes
         rest = memory.framework_bytes + memory.inputs_bytes
+        if request.source().pictures and not request.trains:  # diffusers has no tensor ranks
+            return None
         if not request.layout.alone or self.ranks > most or shared / self.ranks + rest > now.room_bytes:
             return None
         if request.trains:
@@ -338,6 +344,8 @@ CHANGES: Sequence[Change] = (
     Checkpointing(),
     Weights("int8"),
     Weights("int4"),
+    Weights("int8", pictures=True),
+    Weights("nf4", pictures=True),
     Optimizer("adamw8bit", "AdamW with states of 8 bits", ADAM),
     NoMasters(),
     SmallerBatch(),
@@ -414,6 +422,7 @@ def _tried(
         memory=memory,
         verdict=verdict_of(memory, now.room_bytes),
         probability=probability_of(memory, now.room_bytes),
+        request=taken[-1][1].request,
     )
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_POINTS = 10_000
-HEAPLESS = "memory excludes what the allocator keeps of freed tensors; `up to` and `predict` include it"
+HEAPLESS = (
+    "memory excludes what the allocator keeps of freed tensors; its upper bound and `predict` include it"
+)
 
 
 @dataclass(frozen=True)

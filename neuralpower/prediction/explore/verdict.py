@@ -26,9 +26,14 @@ _AT_BOUND = _NORMAL.inv_cdf(COVERED)  # standard deviations between the value an
 
 def verdict_of(memory: Memory, room_bytes: float) -> str:
     """`FITS`, `TIGHT` or `DOES_NOT_FIT`, for the bytes that a network may take."""
-    if memory.high_bytes <= room_bytes:
+    return verdict_between(memory.value_bytes, memory.high_bytes, room_bytes)
+
+
+def verdict_between(value_bytes: float, high_bytes: float, room_bytes: float) -> str:
+    """The same of the expected bytes and their upper bound."""
+    if high_bytes <= room_bytes:
         return FITS
-    return TIGHT if memory.value_bytes <= room_bytes else DOES_NOT_FIT
+    return TIGHT if value_bytes <= room_bytes else DOES_NOT_FIT
 
 
 def probability_of(memory: Memory, room_bytes: float) -> float:

@@ -373,6 +373,8 @@ def _distinct(pieces: Sequence[Piece]) -> Iterator[tuple[Answer, int]]:
 
 def _tokens(trace: Trace) -> int:
     """Tokens of one pass of one replica; 0 where it reads none."""
+    if trace.picture is not None:
+        return 0
     about = trace.about
     if about.tokens:
         return about.batch * about.tokens
