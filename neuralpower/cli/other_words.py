@@ -16,7 +16,7 @@ _COMMANDS = {
     "memory mem vram fits oom": "fit",
     "lora qlora": "fit --phase training --lora 16",
     "cost price": "predict --price 2.49",
-    "carbon co2 emissions": "predict --region world",
+    "carbon co2 emissions": "predict --region germany",
     "accuracy errors validate": "evaluate",
     "capacity": "plan",
     "gpus gpu specs": "devices --specs",
