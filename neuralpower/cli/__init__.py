@@ -22,6 +22,7 @@ from typer.main import get_group
 from neuralpower.ask.panels import GENERAL
 from neuralpower.cli.commands import Spelled, bare
 from neuralpower.cli.interrupts import end_like_ctrl_c
+from neuralpower.cli.other_words import WAYS, said_here
 from neuralpower.cli.output import (
     GONE,
     QUIET,
@@ -261,8 +262,30 @@ def _usage(error: Exception) -> int:
     if not hasattr(error, "format_message") or not isinstance(code, int):
         return _fault(error)
     if error.format_message():
-        text = shortened_names(" ".join(error.format_message().split()))
-        print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
+        text = " ".join(error.format_message().split()).rstrip(".")
+        way = "see --help"
+        if text.startswith(("No such option", "No such command", "Got unexpected extra")):
+            option = getattr(error, "option_name", "")
+            line = said_here(sys.argv[1:], option, COMMANDS, _options)
+            having = "" if line else _elsewhere(option)
+            if having or line:
+                text = re.sub(r"\.? (\(Possible|Did you mean).*", "", text)
+                way = having or f"write {line}"
+        print(f"error: {shortened_names(f'{text}; {way}')}", file=sys.stderr)
         return code
     getattr(error, "show", print)()  # no arguments: the help
     return 0
+
+
+def _options(name: str) -> set[str]:
+    """The options of a command."""
+    command = command_of(name)
+    return {flag for p in getattr(command, "params", ()) for flag in (*p.opts, *p.secondary_opts)}
+
+
+def _elsewhere(option: str) -> str:
+    """Which commands have an option that another one lacks; "" if none has."""
+    option, *_ = [*WAYS.get(option, "").split(), option]
+    having = [name for name in COMMANDS if option in _options(name)] if option.startswith("--") else []
+    some = ", ".join(f"`{name}`" for name in having[:3]) + (" ..." if len(having) > 3 else "")
+    return f"{some} {'has' if len(having) == 1 else 'have'} {option}" if having else ""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option, Typer
+from typer import Argument, Option, Typer
 
 from neuralpower.ask.output import Output
 from neuralpower.ask.panels import INPUT
@@ -30,6 +30,13 @@ class Shown(OptionGroup):
 
     panel = INPUT
 
+    name: Annotated[
+        str | None,
+        Argument(
+            help="Show the spec sheet of this device, or of this file, as --spec does.",
+            autocompletion=completed_devices,
+        ),
+    ] = None
     specs: Annotated[bool, Option("--specs", help="List the spec sheets of known devices instead.")] = False
     spec: Annotated[
         str | None,
@@ -49,14 +56,17 @@ def devices(asked: Shown) -> None:
     """Print this machine's devices, meters and predictors, or spec sheets."""
     form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
     check_out(asked.output["out"], form)
-    if asked.specs and asked.spec is not None:
+    if asked.name is not None and asked.spec is not None:
         raise InputError(
-            f"--specs lists all sheets, --spec {asked.spec} shows one; give one of the two options"
+            f"{asked.name} and --spec {asked.spec}: one sheet is shown at a time; give one of them"
         )
+    spec = asked.spec if asked.name is None else asked.name
+    if asked.specs and spec is not None:
+        raise InputError(f"--specs lists all sheets, --spec {spec} shows one; give one of the two options")
     if asked.specs:
         answer = _specs([read_spec(path) for path in known_specs().values()])
-    elif asked.spec is not None:
-        answer = _sheet(spec_of(asked.spec))
+    elif spec is not None:
+        answer = _sheet(spec_of(spec))
     else:
         answer = _machine()
     give(answer, form, asked.output["out"])
@@ -93,7 +103,7 @@ def _machine() -> Answer:
         memory = f"{binary(gpu.memory_bytes)}, " if gpu.memory_bytes is not None else ""
         rows.append(("gpu", "", f"{gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
-        rows.append(("gpu", "none", f"{missing or 'the NVIDIA driver lists no GPU'}"))
+        rows.append(("gpu", "none found", f"{missing or 'the NVIDIA driver lists no GPU'}"))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
         name = f"{meter.meter} of {meter.device}" if meter.device else meter.meter

@@ -70,7 +70,7 @@ def _write(command: Any, context: Any, formatter: Any, longest: int) -> None:
             formatter.write_dl([_record(p, context, longest) for p in listed])
     _write_examples(command, formatter)
     formatter.write_paragraph()
-    formatter.write_text(MORE.format(command.name) if short else CODES)
+    formatter.write_text(MORE.format(" ".join(context.command_path.split()[1:])) if short else CODES)
     if command.name in FIELDS and not short:
         formatter.write_text(f"Fields of --json: {', '.join(FIELDS[command.name].split())}.")
 

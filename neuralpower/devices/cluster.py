@@ -78,7 +78,8 @@ def cluster_of(text: str, nodes: int = 1) -> Cluster:
     kinds = [part for part in re.split(r"[,+]", text) if part.strip()]
     if len(kinds) > 1:
         raise InputError(
-            f"cluster {text!r}: devices of two kinds are not supported; choose one, as in 8xh100-sxm"
+            f"cluster {text!r}: devices of two kinds are not supported; choose one, as in 8xh100-sxm, "
+            f"or compare them one by one: neuralpower rank MODEL --device {','.join(kinds)}"
         )
     match = _TEXT.fullmatch(text.strip())
     if match is None:

@@ -175,6 +175,8 @@ class Predictor:
                 measurable = asked in (*MEASURABLE, FORWARD, BACKWARD)
                 more = f", or collect-data --{what} {asked}" if measurable else ""
                 way = f"{', '.join(has)}; choose one of them" if has else "none; choose another predictor"
+                if asked == BACKWARD and FORWARD in has:
+                    way += ", or --phase training, whose backward pass is estimated from forward products"
                 raise PredictorError(
                     f"predictor {self.name or self.device!r} was not trained on {what} {asked!r}: "
                     f"it has {way}{more}"

@@ -171,7 +171,7 @@ class Phase:
             if value is not None and self.name not in phases:
                 raise InputError(
                     f"--{name.replace('_', '-')} {value} belongs to --phase {' or '.join(phases)}, "
-                    f"not to {self.name}; leave it out"
+                    f"not to {self.name}; add --phase {phases[-1]}, or leave it out"
                 )
         self._check_lengths()
         self._check_step()

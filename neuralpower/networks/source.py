@@ -107,9 +107,14 @@ class Source:
         request.check()
         if not self.pictures and (given := request.asked_picture.asked):
             option, value = next(iter(given.items()))
+            way = "leave it out"
+            if option == "resolution":
+                width, height = request.asked_picture.resolution or (0, 0)
+                value = f"{width}x{height}"
+                way = f"its pictures have --input-shape 3x{height}x{width}"
             raise InputError(
                 f"--{option.replace('_', '-')} {value}: {self.name} is not a pipeline of diffusion; "
-                "leave it out, or take one of `neuralpower models --task image`"
+                f"{way}, or take one of `neuralpower models --task image`"
             )
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"

@@ -67,7 +67,7 @@ def price_of(value: Any, currency: str | None, device: str) -> Price:
     if named is not None:
         prices = _nearest(((name, price) for name, price in named.items()), device)
         if not prices:
-            raise NoPrice(f"price: none of {device} is given; add one, such as {device}=2.49")
+            raise NoPrice(f"price: none of {device} is given; add one, as NAME=2.49")
         value = prices[0]
     match = re.fullmatch(r"\s*\$?([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*h(?:our)?)?\s*", str(value).lower())
     if match is None or not 0 < float(match.group(1)) < math.inf:

@@ -15,7 +15,7 @@ from neuralpower.report.grid import Cell, as_asked, listed, note_lines, percent,
 from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
 from neuralpower.report.page import Page, Section, Table
 
-MOST_NAMED = 6  # devices of a line
+MOST_NAMED = 3  # devices of a line
 
 
 def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
@@ -104,8 +104,8 @@ def skipped_lines(found: Ranking) -> Iterator[str]:
         reasons.setdefault(why.replace(device, "the device"), []).append(device)
     for why, devices in reasons.items():
         named = ", ".join(devices[:MOST_NAMED])
-        more = f" and {len(devices) - MOST_NAMED} more" if len(devices) > MOST_NAMED else ""
-        yield visible(f"skipped {named}{more}: {why}")
+        counted = f"{len(devices)} devices, such as " if len(devices) > MOST_NAMED else ""
+        yield visible(f"skipped {counted}{named}: {why}")
 
 
 def rank_cells(found: Ranking) -> list[list[Any]]:

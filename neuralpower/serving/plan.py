@@ -267,6 +267,9 @@ def plan(
                 choices.append(Choice(candidate, max(counts), highest, load, price, over))
     marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
     ranked = tuple(sorted(marked, key=_order(by)))
+    if any(one.highest * one.load.latency_s["mean"] >= one.load.requests for one in choices):
+        count = len(workload.prompt)
+        notes = (*notes, f"{count:,} requests tell no higher rates of a replica; take more with --requests")
     return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
 
 

@@ -256,7 +256,9 @@ def _grows(load: Load, alone: Load) -> bool:
 
 def _limit(highest: float, tried: Sequence[Load], targets: Sequence[Target]) -> str:
     """What a rate just above the highest meets first."""
-    above = next((load for load in tried if (load.rate or 0.0) > highest), tried[-1])
+    above = next((load for load in tried if (load.rate or 0.0) > highest), None)
+    if above is None:
+        return f"the run: {tried[-1].requests:,} requests tell no higher rate; take more with --requests"
     missed = [target for target in targets if not above.holds([target])]
     if missed:
         times = ", ".join(
@@ -304,9 +306,11 @@ def highest_rate(
             f"{t} takes {getattr(alone, t.measure)[f'p{t.percentile}'] * 1e3:.3g} ms" for t in missed
         )
         raise InputError(f"an empty system misses its target: {said}; choose more ranks, or a later target")
-    low = high = min(guess or 1.0, MOST_RATE)
-    while holds(high) and high < MOST_RATE:
-        low, high = high, 2 * high
+    # by Little's law all requests are in the system at once at that rate: they cannot tell a higher one
+    most = min(MOST_RATE, len(workload.prompt) / alone.latency_s["mean"])
+    low = high = min(guess or 1.0, most)
+    while high < most and holds(high):
+        low, high = high, min(2 * high, most)
     while low == high or (low > EMPTY and not holds(low)):
         low, high = low / 2, low
     load(low)

@@ -17,6 +17,28 @@ def test_predict_takes_a_device_alone() -> None:
     assert "on nvidia-rtx-4090" in next(line for line in lines if not line.startswith("Warning: "))
 
 
+def test_devices_shows_the_sheet_of_a_name_alone() -> None:
+    shown = done("devices", "4090")
+    assert shown == done("devices", "--spec", "nvidia-rtx-4090") and "RTX 4090" in shown
+
+
+def test_a_backward_pass_that_was_not_measured_names_the_training_that_works() -> None:
+    ran = run("predict", *LAYERS, "--device", "t4", "--phase", "backward")
+    assert (ran.code, ran.err.strip().count("\n")) == (2, 0)
+    assert "or --phase training, whose backward pass is estimated from forward products" in ran.err
+    assert done("predict", *LAYERS, "--device", "t4", "--phase", "training")
+
+
+def test_devices_of_two_kinds_are_referred_to_a_ranking() -> None:
+    ran = run("compare", "zoo:alexnet", "zoo:vgg16", "--devices", "t4,4090")
+    assert ran.err.strip().endswith("neuralpower rank MODEL --device t4,4090")
+
+
+def test_a_resolution_of_no_pipeline_names_the_shape_of_its_pictures() -> None:
+    ran = run("predict", *LAYERS, "--resolution", "640x480")
+    assert (ran.code, ran.out) == (2, "") and "its pictures have --input-shape 3x480x640, or" in ran.err
+
+
 def test_a_predictor_may_be_named_by_its_device() -> None:
     assert load("t4").device == load("nvidia-t4").device
     assert load("H100-SXM").name == "nvidia-h100-sxm5-80gb"

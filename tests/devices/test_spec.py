@@ -428,6 +428,9 @@ def test_sheets_are_json_on_demand(tmp_path: Path) -> None:
         (["--spec", ""], "--spec is empty; give it a value"),
         (["--spec", "none.json"], "none.json: cannot be read"),
         (["--specs", "--spec", "nvidia-t4"], "give one of the two options"),
+        (["t4", "--specs"], "give one of the two options"),
+        (["t4", "--spec", "nvidia-t4"], "one sheet is shown at a time"),
+        (["t51"], "unknown device 't51'"),
     ],
 )
 def test_a_wrong_question_is_answered_in_one_line(arguments: list[str], words: str) -> None:

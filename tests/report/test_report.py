@@ -667,6 +667,12 @@ def test_the_command_writes_all_files(nets: str, tmp_path: Path) -> None:
     assert (out / "report.md").read_text(encoding="utf-8").startswith("# Rooflines and runtimes")
     points = json.loads((out / "data.json").read_text())["points"]
     assert {p["basis"] for p in points} == {"predicted"} and len(points) == 3 * 2 * 2
+    steps = json.loads((out / "data.json").read_text())["trainings"]
+    assert len(steps) == 3 * 2 and all(step["backward_s"] > step["forward_s"] > 0 for step in steps)
+    for step in steps:
+        for phase in ("forward", "backward"):
+            parts = sum(kind["runtime_s"] for kind in step["kinds"] if kind["phase"] == phase)
+            assert parts == pytest.approx(step[f"{phase}_s"], rel=1e-6)
 
 
 def test_a_record_that_is_missing_is_named() -> None:

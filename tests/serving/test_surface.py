@@ -16,7 +16,7 @@ from neuralpower.serving.deployment import deployed, with_link
 from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
-from neuralpower.serving.traffic import highest_rate, traffic
+from neuralpower.serving.traffic import _limit, highest_rate, traffic
 from neuralpower.serving.workload import drawn
 
 SMALL = "num_hidden_layers=2&vocab_size=5000&hidden_size=256&num_attention_heads=8&num_key_value_heads=2"
@@ -160,6 +160,11 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
     assert any(load.rate is not None and rate < load.rate < 1.05 * rate for load in tried)
     with pytest.raises(InputError, match="an empty system misses its target"):
         highest_rate(deployment, workload, targets_of("ttft=0.01ms"))
+    few = drawn(4, 256, 32, rate=50.0)
+    rate, tried = highest_rate(deployment, few, targets_of("ttft=9s"))
+    alone = deployment.load(drawn(1, 256, 32, rate=1.0), 1.0)
+    assert rate == pytest.approx(4 / alone.latency_s["mean"], rel=0.021)  # all four are there at once
+    assert _limit(rate, tried, ()) == "the run: 4 requests tell no higher rate; take more with --requests"
     assert found.to_json()["value"]["ttft_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
 
 

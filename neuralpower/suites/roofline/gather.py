@@ -10,6 +10,7 @@ fit into the memory or the remaining time is stored with that reason.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,20 +23,35 @@ from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
-from neuralpower.layers.base import torch_dtype
+from neuralpower.layers import KINDS
+from neuralpower.layers.base import BACKWARD, FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.learn.predictor_lookup import default_predictor, load
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.case import Recordings
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request as StepRequest
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.number_format import short
 from neuralpower.suites.roofline import records
-from neuralpower.suites.roofline.records import Data, Device, Network, Point, Sketch, Training, Work, kinds_of
+from neuralpower.suites.roofline.records import (
+    Data,
+    Device,
+    Kind,
+    Network,
+    Point,
+    Sketch,
+    Training,
+    Work,
+    kinds_of,
+)
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
 from neuralpower.suites.roofs import HERE, Roof, sheet_roof
 from neuralpower.suites.steps import largest_within
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)
@@ -94,6 +110,7 @@ class Gathering:
     sketches: dict[str, Sketch] = field(default_factory=dict)
     traces: dict[str, Trace] = field(default_factory=dict)  # of the current batch size
     started: float = 0.0
+    _steps: dict[str, Recordings] = field(default_factory=dict)  # of training, by model
     _predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # s, by model and batch
 
     def run(self) -> Data:
@@ -321,8 +338,21 @@ class Gathering:
                 if device.basis == records.MEASURED and self.runner is not None:
                     self.data.put(self._stepped(self.runner, step, share_s - (self.clock() - begun)))
                 else:
-                    self.data.put(self._counted(step, "the predictor was trained only on forward passes"))
+                    self.data.put(self._step_predicted(step))
                 self.save()
+
+    def _step_predicted(self, step: Training) -> Training:
+        """A step with counted work and predicted times; without them where they cannot be predicted."""
+        request = StepRequest(step.model, step.batch_size, dtype=self.request.dtype, phase=Phase(TRAINING))
+        self.show(f"predicting a training step of {step.model}, batch {step.batch_size}")
+        if step.model not in self._steps:
+            self._steps[step.model] = Recordings(request)
+        try:
+            prediction = self._steps[step.model].predict(self.predictors[step.device])
+        except NeuralPowerError as error:
+            return self._counted(step, one_line(error)[:200])
+        counted = self._counted(step, "")
+        return timed_by(prediction, counted)
 
     def _counted(self, step: Training, why: str) -> Training:
         """A step with counted work, without times."""
@@ -339,6 +369,23 @@ class Gathering:
         self.show(f"training step of {step.model}, batch {step.batch_size}: about {cost:.0f} s")
         dtype = self.request.dtype
         return _tried(step, lambda: _with_kinds(step, runner.training(step.model, step.batch_size, dtype)))
+
+
+def timed_by(prediction: Prediction, step: Training) -> Training:
+    """A counted step with the times of its prediction."""
+    assert prediction.training is not None
+    times: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for row in prediction.rows:
+        if row.step in (FORWARD, BACKWARD):
+            times[row.step, row.kind if row.kind in KINDS else "other"] += row.runtime_s
+    kinds = {(k.phase, k.kind): replace(k, runtime_s=0.0) for k in step.kinds}
+    for key, runtime_s in times.items():
+        kinds[key] = replace(kinds.get(key, Kind(*key, None, 0, 0)), runtime_s=runtime_s)
+    derived = ", backward from forward products" if prediction.training.derived else ""
+    passes: dict[str, Any] = {
+        f"{phase}_s": prediction.training.steps[phase].value for phase in (FORWARD, BACKWARD)
+    }
+    return replace(step, kinds=tuple(kinds.values()), reason=f"predicted{derived}", **passes)
 
 
 def _label(model: str) -> str:

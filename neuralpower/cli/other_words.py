@@ -1,0 +1,143 @@
+"""Words of other tools for commands and options, and the command line that says the same here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from neuralpower.ask.words import WEIGHTS
+
+_COMMANDS = {
+    "train training finetune fine-tune": "predict --phase training",
+    "serve simulate load": "traffic",
+    "fps latency speed estimate throughput flops run": "predict",
+    "roofline layers bottleneck": "predict --by layer",
+    "memory mem vram fits oom": "fit",
+    "lora qlora": "fit --phase training --lora 16",
+    "cost price": "predict --price 2.49",
+    "carbon co2 emissions": "predict --region germany",
+    "accuracy errors validate": "evaluate",
+    "capacity": "plan",
+    "gpus gpu specs": "devices --specs",
+    "list search": "models",
+}
+"""What people call it -> a command, and the options that say the same."""
+_OPTIONS = {
+    "--batch --bs --batchsize": "--batch-size {}",
+    "--tp --tp-size --tensor-parallel-size": "--tensor-parallel {}",
+    "--pp --pp-size --pipeline-parallel-size": "--pipeline-parallel {}",
+    "--dp --dp-size --data-parallel-size": "--data-parallel {}",
+    "--ep --ep-size --expert-parallel-size": "--expert-parallel {}",
+    "--qps --rps --request-rate --requests-per-second": "--rate {}",
+    "--concurrency --clients --max-concurrency": "--users {}",
+    "--slo --goodput --target": "--sla {}",
+    "--ttft --slo-ttft --sla-ttft --max-ttft": "--sla ttft={}@p95",
+    "--tpot --slo-tpot --sla-tpot --max-tpot --itl --slo-itl": "--sla tpot={}@p95",
+    "--precision --data-type --torch-dtype": "--dtype {}",
+    "--fp16 --half --float16": "--dtype float16",
+    "--bf16 --bfloat16": "--dtype bfloat16",
+    "--int8 --load-in-8bit": "--weights int8",
+    "--int4 --load-in-4bit": "--weights int4",
+    "--fp8": "--weights fp8",
+    "--quant --quantization --quantize": "--weights {}",
+    "--width --height --size --image-size --imgsz --img-size": "--resolution {}",
+    "--num-steps --num-inference-steps": "--steps {}",
+    "--gpu --gpus --hardware --accelerator --devices": "--device {}",
+    "--metric --sort --rank-by --order-by": "--by {}",
+    "--input-len --isl --prompt-len --input-tokens --prompt": "--input {} --prompt {}",
+    "--output-len --osl --max-tokens --output-tokens --output --new-tokens": "--output {} --new-tokens {}",
+    "--ctx --context-length --max-model-len": "--context {} --max-model-len {}",
+    "--cost": "--price {}",
+    "--carbon --country --zone": "--region {}",
+    "--type": "--task {}",
+    "--input-size": "--input-shape {}",
+    "--model": "{}",
+}
+"""Options of other tools -> what says the same here; the first that the command has."""
+_JOINED = {"--sla": ",", "--resolution": "x", "--device": ","}
+"""Options that take several values, and what stands between them."""
+
+WAYS = {word: way for names, way in (_COMMANDS | _OPTIONS).items() for word in names.split()}
+Options = Callable[[str], "set[str]"]  # of the command of that name
+
+
+def said_here(arguments: Sequence[str], refused: str, commands: Iterable[str], options: Options) -> str:
+    """The command line with the words of this program; "" where it has none for the refused option.
+
+    What no word here says, such as a budget among other words, is omitted. `refused`: "" of a command.
+    """
+    if not arguments:
+        return ""
+    first, *rest = arguments
+    if first not in commands and first not in WAYS:
+        return ""
+    name, *more = [first] if first in commands else WAYS[first].split()
+    several = len(_values(rest, "--device", "--devices")) > 1
+    if name == "compare" and several:
+        name = "rank"
+    known = options(name)
+    if refused and not _way(refused, ["1"], known):
+        return ""
+    words: list[str] = []
+    taken: dict[str, list[str]] = {}
+    for option, values in _asked(rest, known, several=several):
+        way = [option, *values] if not option or option in known else _way(option, values, known)
+        if way and way[0] in _JOINED:
+            taken.setdefault(way[0], []).extend(way[1:])
+        else:
+            words += [word for word in way if word]
+    for option, values in taken.items():
+        words += [option, _JOINED[option].join(values)]
+    if (not words or words[0].startswith("-")) and known & {"model", "models"}:
+        words.insert(0, "MODEL")
+    for place in range(0, len(more), 2):
+        words += more[place : place + 2] if more[place] not in words else []
+    line = [name, *words]
+    return "" if line == [*arguments] else shlex.join(["neuralpower", *line])
+
+
+def _asked(rest: Sequence[str], known: set[str], *, several: bool) -> Iterator[tuple[str, list[str]]]:
+    """(option, its values) of a command line, in order; "" as the option of other words."""
+    words = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            yield "", [word]
+            continue
+        values: list[str] = []
+        most = len(words) if several and word in ("--device", "--devices") else 1
+        flag = "{}" not in WAYS.get(word, "{}") and word not in known
+        while words and not words[0].startswith("-") and len(values) < most and not flag:
+            values.append(words.pop(0))
+        yield word, values
+
+
+def _values(rest: Sequence[str], *names: str) -> list[str]:
+    """Devices that a command line names, by commas or one after the other."""
+    found: list[str] = []
+    for place, word in enumerate(rest):
+        if word in names:
+            for value in rest[place + 1 :]:
+                if value.startswith("-"):
+                    break
+                found += value.split(",")
+    return found
+
+
+def _way(option: str, values: Sequence[str], known: set[str]) -> list[str]:
+    """The words that say an option here; none where no option of the command does."""
+    way = WAYS.get(option, "").split()
+    value = values[0] if values else ""
+    if way == ["{}"]:
+        return [*values]
+    for name, text in zip(way[::2], way[1::2], strict=True):
+        if name in known:
+            if name == "--dtype" and value in WEIGHTS and "--weights" in known:
+                name = "--weights"
+            if name == "--task" and value == "diffusion":
+                value = "image"
+            if name == "--sla" and re.fullmatch(r"[\d.]+", value):
+                value += "ms"
+            return [name, text.format(value)]
+    return []

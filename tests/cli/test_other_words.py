@@ -1,0 +1,66 @@
+"""What other tools call a command or an option is refused in one line with the command line to type."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from neuralpower.cli import COMMANDS, _options
+from neuralpower.cli.other_words import WAYS
+from tests.program import done, run
+
+SAID = {
+    "traffic gpt2 --device t4 --slo-tpot 50ms": "traffic gpt2 --device t4 --sla tpot=50ms@p95",
+    "traffic gpt2 --ttft 200 --itl=50ms": "traffic gpt2 --sla ttft=200ms@p95,tpot=50ms@p95",
+    "serve gpt2 --tp 4 --qps 10": "traffic gpt2 --tensor-parallel 4 --rate 10",
+    "plan gpt2 --rps 50 --slo ttft=500ms": "plan gpt2 --rate 50 --sla ttft=500ms",
+    "predict gpt2 --fp16 --device 4090": "predict gpt2 --dtype float16 --device 4090",
+    "predict gpt2 --precision int8": "predict gpt2 --weights int8",
+    "predict gpt2 --precision bfloat16": "predict gpt2 --dtype bfloat16",
+    "predict sdxl --width 1024 --height 768": "predict sdxl --resolution 1024x768",
+    "predict gpt2 --seq-len 5 --isl 100": "predict gpt2 --seq-len 5 --prompt 100",
+    "compare --model gpt2 --device a10 h100 t4": "rank gpt2 --device a10,h100,t4",
+    "rank gpt2 --metric energy": "rank gpt2 --by energy",
+    "models --type diffusion": "models --task image",
+    "train gpt2 --batch 32": "predict gpt2 --batch-size 32 --phase training",
+    "cost gpt2 --device h100": "predict gpt2 --device h100 --price 2.49",
+    "price --device h100": "predict MODEL --device h100 --price 2.49",
+    "carbon gpt2 --region germany": "predict gpt2 --region germany",
+    "plan gpt2 --qps 5 --budget 5000": "plan gpt2 --rate 5",  # a budget is said nowhere
+}
+
+
+@pytest.mark.parametrize("typed", SAID)
+def test_other_words_are_answered_with_the_line_to_type(typed: str) -> None:
+    ran = run(*shlex.split(typed))
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.strip().endswith(f"; write neuralpower {SAID[typed]}")
+    assert "Possible" not in ran.err and "Did you mean" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("option", "way"),
+    [
+        ("--max-num-seqs", "`fit`, `traffic`, `plan` have --max-num-seqs"),
+        ("--qps", "`traffic`, `plan` have --rate"),
+        ("--batch-sizes", "see --help"),  # a slip, with what is near
+    ],
+)
+def test_an_option_of_other_commands_names_them(option: str, way: str) -> None:
+    ran = run("predict", "gpt2", option, "256")
+    assert ran.code == 2 and ran.err.startswith(f"error: No such option: {option}")
+    assert ran.err.endswith(f"; {way}\n")
+
+
+def test_each_way_is_an_option_that_some_command_has() -> None:
+    every = {option for name in COMMANDS for option in _options(name)}
+    for word, way in WAYS.items():
+        said = [part for part in way.split() if part.startswith("--")]
+        assert {*said} <= every, word
+        assert word.startswith("--") or way.split()[0] in COMMANDS and word not in COMMANDS
+
+
+def test_a_short_page_names_the_whole_command_for_all_options() -> None:
+    for words in (("dataset", "init"), ("predict",)):
+        assert done(*words, "-h").splitlines()[-1].endswith(f"neuralpower {' '.join(words)} --help")
