@@ -1,0 +1,300 @@
+"""Fit the law of watts by kind of work (neuralpower/learn/watts.json), with networks and devices left out.
+
+    python -m benchmarks.watts PATH [--runs FILE] [--out FILE]
+
+PATH is a folder of other projects' measurements with power/, served/ and aiconfigurator2/. A run's watts are
+the mean of its calls', weighed by their predicted times, and idle power while it waits. Runs whose predicted
+time is WRONG_TIME off are left out: other calls ran. Calls whose watts a regressor says keep these.
+
+Prints the errors of watts with each network left out of all sources, each source, and each device; then the
+doubts that follow from them. `--out` writes the constants. `--runs` keeps the predicted calls of runs, which
+take minutes. diffusers must be installed for its runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import pandas as pd
+import typer
+from scipy.optimize import least_squares
+
+from benchmarks import energy, gpu_power
+from benchmarks.gpu_runs import predictor_of
+from benchmarks.gpu_tables import SYSTEMS
+from neuralpower.data.screening import screen
+from neuralpower.devices.spec import find_spec, known_specs
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.learn.problem import Array
+from neuralpower.learn.watts import (
+    WORKS,
+    Demand,
+    Watts,
+    drawn_at,
+    idle_falls,
+    longer,
+    shipped_watts,
+    unlimited_w,
+    voltage,
+)
+from neuralpower.prediction.rows import Row
+
+TABLES = "tables"  # the source of single calls
+FIELDS = ("busy", "compute", "compute_power", "memory", "memory_power")
+USUAL = {"busy": 0.2, "compute": 0.6, "compute_power": 0.5, "memory": 0.4, "memory_power": 0.5}
+USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usual value
+DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
+NOISE = {TABLES: 0.2, "EnergAIzer": 0.1, "Argonne": 0.1, "served": 0.1, "diffusion": 0.1}
+EACH = 40  # calls of a table that are drawn
+SHORTEST_S = 2e-4  # of these: a meter that is read every 100 ms shows little of shorter ones
+LOWEST_MHZ = 510  # below, an H100's idle power is that of another state
+WRONG_TIME = 1.3  # measured over predicted, or the inverse
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A run or a single call: measured watts, and its calls on the device at the highest clock."""
+
+    source: str
+    device: str
+    network: str
+    watts: float
+    clock: float  # share of the highest
+    waiting: float  # share of the time without any call
+    demand: Demand
+    seconds: Array  # [calls] of each
+    share: Array  # [calls] of the time of all
+    said_w: Array  # [calls] watts that a regressor says; NaN where the law does
+
+
+def idle_constants() -> dict[str, float]:
+    """Shares of the limit that awake GPUs draw, of the sheets that state it: geometric mean, least, most."""
+    sheets = [find_spec(slug).hardware() for slug in known_specs()]
+    known = [
+        one.idle_w / one.board_w for one in sheets if one.idle_w and one.board_w and one.platform == "nvidia"
+    ]
+    return {"idle": float(np.exp(np.mean(np.log(known)))), "least_idle": min(known), "most_idle": max(known)}
+
+
+def clock_constants(path: Path) -> dict[str, float]:
+    """How voltage and idle power fall with the clock, of EnergAIzer's boards."""
+    table = pd.read_csv(path / "power/energaizer/idle_and_voltage_by_clock.csv").sort_values("clock_mhz")
+    table = table[table.clock_mhz >= LOWEST_MHZ]
+    highest = table.groupby("host").transform("last")
+    share, idle = (table[name] / highest[name] for name in ("clock_mhz", "idle_w"))
+    volts = table.supply_mv / highest.supply_mv
+    told = volts.notna()
+
+    def law(falls: float, least: float, steady: float) -> Watts:
+        constants = {
+            "voltage_falls": float(falls),
+            "least_voltage": float(least),
+            "idle_steady": float(steady),
+        }
+        return msgspec.structs.replace(shipped_watts(), **constants)
+
+    falls, least = least_squares(
+        lambda x: voltage(share[told], law(*x, 0.5)) - volts[told], [0.9, 0.8]
+    ).x  # an H100 does not say its voltage
+    (steady,) = least_squares(lambda x: idle_falls(share, law(falls, least, *x)) - idle, [0.3]).x
+    return {"voltage_falls": float(falls), "least_voltage": float(least), "idle_steady": float(steady)}
+
+
+def runs(path: Path) -> Iterator[Sample]:
+    """The whole runs of `benchmarks.energy` whose time is about right."""
+    for name, found in energy.whole_runs(path):
+        for run in found():
+            said = run.said.runtime_s.value
+            if "power_limit" in run.options or max(run.seconds / said, said / run.seconds) > WRONG_TIME:
+                continue
+            full, predictor = run.unlocked, predictor_of(run.device).predictor
+            clock = (
+                1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / predictor.known_hardware().clock()
+            )
+            busy = sum(row.runtime_s for row in full.rows)
+            waiting = max(1 - busy / full.runtime_s.value, 0.0)
+            print(name, run.network[:40], f"{run.watts:.0f} W, {full.power_w.value:.0f} W said", flush=True)
+            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting)
+    try:
+        for row, calls, found in energy.diffusion_calls(path):
+            rows, _, _ = energy.busy_rows(calls, found)
+            yield sample("diffusion", energy.DEVICES[row.gpu_model], row.model_id, row.avg_power_watts, rows)
+    except ImportError:
+        print("diffusion: left out, it needs diffusers")
+
+
+def sample(
+    source: str,
+    device: str,
+    network: str,
+    watts: float,
+    rows: Sequence[Row],
+    clock: float = 1.0,
+    waiting: float = 0.0,
+) -> Sample:
+    """A run of the rows of a prediction."""
+    hardware = find_spec(device).hardware()
+    rows = [row for row in rows if row.layer is not None and row.power_w is not None and row.runtime_s > 0]
+    parts = [Demand.of(columns_of(KINDS[row.kind], [row.layer]), hardware) for row in rows]
+    seconds = np.array([row.runtime_s for row in rows])
+    said = np.array([row.power_w.value if row.power_trained else np.nan for row in rows])
+    demand = Demand(*(np.concatenate(one) for one in zip(*map(dataclasses.astuple, parts), strict=True)))
+    calls = seconds / [row.count for row in rows]
+    return Sample(
+        source, device, network, watts, clock, waiting, demand, calls, seconds / seconds.sum(), said
+    )
+
+
+def single_calls(path: Path) -> Iterator[Sample]:
+    """Some of each table that has watts."""
+    for system in gpu_power.POWERED:
+        slug = SYSTEMS[system].slug
+        hardware = find_spec(slug).hardware()
+        for part in gpu_power.parts(path, system):
+            long = part.table[part.table.runtime_s >= SHORTEST_S]
+            table = long.sample(min(EACH, len(long)), random_state=0).reset_index(drop=True)
+            if not len(table):
+                continue
+            rows = screen(part.kind, table, hardware=hardware)
+            demand = Demand.of(rows.layer, hardware)
+            for i in range(len(rows)):
+                picked = Demand(*(values[i : i + 1] for values in dataclasses.astuple(demand)))
+                name, watts = f"{part.kind} {part.name}", float(rows.power_w[i])
+                seconds, all_of_it, law = rows.runtime_s[i : i + 1], np.ones(1), np.full(1, np.nan)
+                yield Sample(TABLES, slug, name, watts, 1.0, 0.0, picked, seconds, all_of_it, law)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The calls of many samples one after the other; what is a sample's is repeated for each of its calls."""
+
+    samples: Sequence[Sample]
+    demand: Demand
+    seconds: Array
+    share: Array
+    said_w: Array
+    starts: Array  # [samples] of the first call of each
+    limit_w: Array
+    idle_w: Array  # NaN where no sheet states it
+    clock: Array
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Stack:
+        """Of samples on devices with sheets."""
+        counts = np.array([len(one.seconds) for one in samples])
+        hardware = [find_spec(one.device).hardware() for one in samples]
+        demands = [dataclasses.astuple(one.demand) for one in samples]
+
+        def repeated(values: Sequence[float | None]) -> Array:
+            return np.repeat(np.array([np.nan if value is None else value for value in values]), counts)
+
+        return cls(
+            samples,
+            Demand(*(np.concatenate(one) for one in zip(*demands, strict=True))),
+            np.concatenate([one.seconds for one in samples]),
+            np.concatenate([one.share for one in samples]),
+            np.concatenate([one.said_w for one in samples]),
+            np.cumsum(counts) - counts,
+            repeated([one.board_w for one in hardware]),
+            repeated([one.idle_w for one in hardware]),
+            repeated([one.clock for one in samples]),
+        )
+
+    def watts(self, law: Watts) -> Array:
+        """The watts of each sample by a law."""
+        factors = {name: np.exp(law.devices.get(name, 0.0)) for name in {one.device for one in self.samples}}
+        counts = np.diff([*self.starts, len(self.seconds)])
+        level = np.repeat([factors[one.device] for one in self.samples], counts) * self.limit_w
+        by_law, cores = unlimited_w(self.demand, self.seconds, level, law)
+        full = np.minimum(np.where(np.isnan(self.said_w), by_law, self.said_w), self.limit_w)
+        idle = np.where(np.isnan(self.idle_w), law.idle * self.limit_w, self.idle_w)
+        stretched_at = longer(self.demand, law)
+        drawn = np.minimum(drawn_at(full, cores, stretched_at, idle, law)(self.clock), self.limit_w)
+        weights = self.share * stretched_at(self.clock)
+        working = np.add.reduceat(weights * drawn, self.starts) / np.add.reduceat(weights, self.starts)
+        waiting = np.array([one.waiting for one in self.samples])
+        return working * (1 - waiting) + waiting * (idle * idle_falls(self.clock, law))[self.starts]
+
+
+def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
+    """The law with the constants of works and devices that suit samples best."""
+    stack, devices = Stack.of(samples), sorted({one.device for one in samples})
+    measured = np.log([one.watts for one in samples])
+    noise = np.array([NOISE[one.source] for one in samples])
+    usual = np.log([USUAL[field] for _ in WORKS for field in FIELDS])
+
+    def made(x: Array) -> Watts:
+        constants = np.exp(x[: len(usual)]).reshape(len(WORKS), len(FIELDS))
+        works = {
+            name: msgspec.structs.replace(law.works[name], **dict(zip(FIELDS, map(float, row), strict=True)))
+            for name, row in zip(WORKS, constants, strict=True)
+        }
+        logs = dict(zip(devices, map(float, x[len(usual) :]), strict=True))
+        return msgspec.structs.replace(law, works=works, devices=logs)
+
+    def residuals(x: Array) -> Array:
+        errors = (np.log(stack.watts(made(x))) - measured) / noise
+        usual_off, devices_off = x[: len(usual)] - usual, x[len(usual) :]
+        return np.concatenate([errors, usual_off / USUAL_DOUBT, devices_off / DEVICE_DOUBT])
+
+    start = np.concatenate([usual, np.zeros(len(devices))])
+    return made(least_squares(residuals, start, loss="soft_l1", max_nfev=60).x)
+
+
+def held_out(samples: Sequence[Sample], law: Watts, by: str) -> Array:
+    """Logarithms of watts said over measured, by a fit without all that shares a sample's `by`, [samples]."""
+    errors = np.empty(len(samples))
+    names = np.array([getattr(one, by) for one in samples])
+    for name in sorted({*names}):
+        out = np.flatnonzero(names == name)
+        found = fitted([one for one, other in zip(samples, names, strict=True) if other != name], law)
+        some = [samples[i] for i in out]
+        errors[out] = np.log(Stack.of(some).watts(found) / [one.watts for one in some])
+    return errors
+
+
+def printed(samples: Sequence[Sample], errors: Array, what: str) -> None:
+    """Rows of the table of errors, of each source and device."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, one in enumerate(samples):
+        groups.setdefault((one.source, one.device), []).append(i)
+    for (source, device), index in sorted(groups.items()):
+        off = np.abs(np.exp(errors[index]) - 1)
+        print(
+            f"| {what} | {source}, {device} | {len(index)} | {np.median(off):.1%} / {off.mean():.1%} |",
+            flush=True,
+        )
+
+
+def main(
+    path: Annotated[Path, typer.Argument(help="Folder of the measurements.")],
+    runs_file: Annotated[Path | None, typer.Option("--runs", help="Keep the calls of runs here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the constants here.")] = None,
+) -> None:
+    """Fit, and print what is held out."""
+    if runs_file is not None and runs_file.exists():
+        samples = pickle.loads(runs_file.read_bytes())
+    else:
+        samples = [*single_calls(path), *runs(path)]
+        if runs_file is not None:
+            runs_file.write_bytes(pickle.dumps(samples))
+    law = msgspec.structs.replace(shipped_watts(), **idle_constants(), **clock_constants(path))
+    found = fitted(samples, law)
+    print("| left out | rows | n | watts: median / mean |\n|---|---|---|---|")
+    printed(samples, np.log(Stack.of(samples).watts(law) / [one.watts for one in samples]), "as shipped")
+    printed(samples, np.log(Stack.of(samples).watts(found) / [one.watts for one in samples]), "nothing")
+    for by in ("network", "source", "device"):
+        printed(samples, held_out(samples, law, by), by)
+    if out is not None:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+
+
+if __name__ == "__main__":
+    typer.run(main)
