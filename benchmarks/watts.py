@@ -68,6 +68,7 @@ class Sample:
     watts: float
     clock: float  # share of the highest
     waiting: float  # share of the time without any call
+    late: float  # time measured over predicted
     demand: Demand
     seconds: Array  # [calls] of each
     share: Array  # [calls] of the time of all
@@ -108,20 +109,19 @@ def clock_constants(path: Path) -> dict[str, float]:
 
 
 def runs(path: Path) -> Iterator[Sample]:
-    """The whole runs of `benchmarks.energy` whose time is about right."""
+    """The whole runs of `benchmarks.energy`, but those that an unknown limit cut."""
     for name, found in energy.whole_runs(path):
         for run in found():
-            said = run.said.runtime_s.value
-            if "power_limit" in run.options or max(run.seconds / said, said / run.seconds) > WRONG_TIME:
+            if "power_limit" in run.options:
                 continue
+            late = run.seconds / run.said.runtime_s.value
             full, predictor = run.unlocked, predictor_of(run.device).predictor
             clock = (
                 1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / predictor.known_hardware().clock()
             )
             busy = sum(row.runtime_s for row in full.rows)
             waiting = max(1 - busy / full.runtime_s.value, 0.0)
-            print(name, run.network[:40], f"{run.watts:.0f} W, {full.power_w.value:.0f} W said", flush=True)
-            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting)
+            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, late)
     try:
         for row, calls, found in energy.diffusion_calls(path):
             rows, _, _ = energy.busy_rows(calls, found)
@@ -138,6 +138,7 @@ def sample(
     rows: Sequence[Row],
     clock: float = 1.0,
     waiting: float = 0.0,
+    late: float = 1.0,
 ) -> Sample:
     """A run of the rows of a prediction."""
     hardware = find_spec(device).hardware()
@@ -147,9 +148,8 @@ def sample(
     said = np.array([row.power_w.value if row.power_trained else np.nan for row in rows])
     demand = Demand(*(np.concatenate(one) for one in zip(*map(dataclasses.astuple, parts), strict=True)))
     calls = seconds / [row.count for row in rows]
-    return Sample(
-        source, device, network, watts, clock, waiting, demand, calls, seconds / seconds.sum(), said
-    )
+    share = seconds / seconds.sum()
+    return Sample(source, device, network, watts, clock, waiting, late, demand, calls, share, said)
 
 
 def single_calls(path: Path) -> Iterator[Sample]:
@@ -168,7 +168,7 @@ def single_calls(path: Path) -> Iterator[Sample]:
                 picked = Demand(*(values[i : i + 1] for values in dataclasses.astuple(demand)))
                 name, watts = f"{part.kind} {part.name}", float(rows.power_w[i])
                 seconds, all_of_it, law = rows.runtime_s[i : i + 1], np.ones(1), np.full(1, np.nan)
-                yield Sample(TABLES, slug, name, watts, 1.0, 0.0, picked, seconds, all_of_it, law)
+                yield Sample(TABLES, slug, name, watts, 1.0, 0.0, 1.0, picked, seconds, all_of_it, law)
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,7 @@ class Stack:
 
 def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
     """The law with the constants of works and devices that suit samples best."""
+    samples = [one for one in samples if 1 / WRONG_TIME < one.late < WRONG_TIME]
     stack, devices = Stack.of(samples), sorted({one.device for one in samples})
     measured = np.log([one.watts for one in samples])
     noise = np.array([NOISE[one.source] for one in samples])
