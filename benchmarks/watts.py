@@ -110,7 +110,7 @@ def clock_constants(path: Path) -> dict[str, float]:
 
 def runs(path: Path) -> Iterator[Sample]:
     """The whole runs of `benchmarks.energy`, but those that an unknown limit cut."""
-    for name, found in energy.whole_runs(path):
+    for _, found in energy.whole_runs(path):
         for run in found():
             if "power_limit" in run.options:
                 continue
