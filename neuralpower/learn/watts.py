@@ -1,6 +1,6 @@
 """Watts of layers by their kind of work, at any clock: what no regressor of the device's own says.
 
-    W / limit = busy + compute (C / t)^p + memory (M / t)^q
+    W = limit (busy + compute (C / t)^p) + bandwidth memory (M / t)^q
 
 C and M are a layer's FLOP at the peak and its distinct bytes at the bandwidth (`laws.floors`), t its time.
 Products and attention of more memory than compute read weights and caches: works of their own. The constants
@@ -44,12 +44,12 @@ AT_LIMIT = 0.97  # of the limit: from here on a trained power says that the limi
 
 
 class Work(Part, frozen=True):
-    """What one kind of work draws, as shares of the board's limit."""
+    """What one kind of work draws: the cores a share of the board's limit, the memory joules of each byte."""
 
-    busy: Positive  # in any case
-    compute: NotNegative  # at the peak of FLOP/s
+    busy: Positive  # share of the limit, in any case
+    compute: NotNegative  # share of the limit at the peak of FLOP/s
     compute_power: Positive  # exponent of the share of that peak
-    memory: NotNegative  # at the memory's bandwidth
+    memory: NotNegative  # J per byte at the memory's bandwidth
     memory_power: Positive  # exponent of the share of that bandwidth
     doubt: Positive  # standard deviation of log(measured / said) of one call on a device that was held out
     rows: str  # that it was fitted on
@@ -123,21 +123,30 @@ def _work(columns: Layer, computes: Array) -> Array:
     return np.where(computes, computing, WORKS.index(reading))
 
 
-def level_w(hardware: Hardware, device: str, law: Watts) -> float:
-    """The watts that a device's calls draw shares of: its limit, times what its chip differs by."""
-    return float(np.exp(law.devices.get(device, 0.0))) * (hardware.board_w or math.nan)
+@dataclass(frozen=True)
+class Board:
+    """What a device's watts follow from; of one, or of each call [rows]."""
+
+    limit_w: Array | float
+    bytes_per_s: Array | float  # of its memory
+    factor: Array | float  # its watts over the law's
+
+    @classmethod
+    def of(cls, hardware: Hardware, device: str, law: Watts) -> Board:
+        """Of a device, by its short name."""
+        factor = math.exp(law.devices.get(device, 0.0))
+        return cls(hardware.board_w or math.nan, hardware.memory_bytes_per_s, factor)
 
 
-def unlimited_w(demand: Demand, seconds: Array, level: Array | float, law: Watts) -> tuple[Array, Array]:
-    """(Watts that calls of `seconds` would draw without a limit, the cores' share of them), each [rows].
-
-    `level`: watts, as `level_w` says them.
-    """
+def unlimited_w(demand: Demand, seconds: Array, board: Board, law: Watts) -> tuple[Array, Array]:
+    """(Watts that calls of `seconds` would draw without a limit, the cores' share of them), each [rows]."""
     long = np.maximum(seconds, np.finfo(float).tiny)
     of = functools.partial(demand.constants, law=law)
-    cores = of("busy") + of("compute") * np.minimum(demand.compute_s / long, 1.0) ** of("compute_power")
-    reads = of("memory") * np.minimum(demand.memory_s / long, 1.0) ** of("memory_power")
-    return np.asarray(level * (cores + reads)), np.asarray(cores / (cores + reads))
+    busy = np.minimum(demand.compute_s / long, 1.0)
+    cores = board.limit_w * (of("busy") + of("compute") * busy ** of("compute_power"))
+    moved = np.minimum(demand.memory_s / long, 1.0)
+    reads = board.bytes_per_s * of("memory") * moved ** of("memory_power")
+    return np.asarray(board.factor * (cores + reads)), np.asarray(cores / (cores + reads))
 
 
 def law_power(columns: Layer, hardware: Hardware, seconds: Array, device: str) -> tuple[Array, Array, Array]:
@@ -152,7 +161,7 @@ def law_power(columns: Layer, hardware: Hardware, seconds: Array, device: str) -
         doubt = np.hypot(doubt, law.device_doubt)
     factor, value = (
         np.exp(NINETY * doubt),
-        unlimited_w(demand, seconds, level_w(hardware, device, law), law)[0],
+        unlimited_w(demand, seconds, Board.of(hardware, device, law), law)[0],
     )
     least = idle_power(hardware)[1]
     value, low, high = (np.clip(bound, least, limit) for bound in (value, value / factor, value * factor))
@@ -201,7 +210,7 @@ def as_set(found: Estimates, columns: Layer, hardware: Hardware, device: str, se
     if limit is None or not len(t):
         return found
     law, demand = shipped_watts(), Demand.of(columns, hardware)
-    by_law, cores = unlimited_w(demand, t, level_w(hardware, device, law), law)
+    by_law, cores = unlimited_w(demand, t, Board.of(hardware, device, law), law)
     reached = found.power_w >= AT_LIMIT * limit
     full = np.where(reached, np.maximum(by_law, found.power_w), found.power_w)
     stretched_at = longer(demand, law)
@@ -236,7 +245,7 @@ def at_full_pace(hardware: Hardware, device: str, clock: float, limit: float) ->
     law, rows = shipped_watts(), len(WORKS)
     computing = np.array([name in (PRODUCTS, ATTENTION) for name in WORKS])
     demand = Demand(computing.astype(float), (~computing).astype(float), np.arange(rows))
-    full, cores = unlimited_w(demand, np.ones(rows), level_w(hardware, device, law), law)
+    full, cores = unlimited_w(demand, np.ones(rows), Board.of(hardware, device, law), law)
     drawn = drawn_at(full, cores, longer(demand, law), idle_power(hardware)[0], law)
     watts = drawn(np.full(rows, clock))
     least = int(watts.argmin())
