@@ -177,9 +177,16 @@ def _generator_layers(model: str, batch: int) -> Mapping[Layer, int]:
     return layers_of(GENERATORS[model], batch)
 
 
-def diffusion_calls(path: Path) -> Iterator[tuple[Any, Mapping[Layer, int], Estimates]]:
-    """(Row of an image or video made on one GPU, calls of a pass, their estimates); needs diffusers."""
+def diffusion_calls(
+    path: Path, batches: Sequence[int] = ()
+) -> Iterator[tuple[Any, Mapping[Layer, int], Estimates]]:
+    """(Row of an image or video made on one GPU, calls of a pass, their estimates); needs diffusers.
+
+    Of `batches` alone, where some are named.
+    """
     for row in rows_of(pd.read_csv(path / "served/diffusion.csv")):
+        if batches and row.batch_size not in batches:
+            continue
         if row.num_gpus == 1 and row.model_id in GENERATORS:
             calls = _generator_layers(row.model_id, int(row.batch_size))
             yield row, calls, _predictor(DEVICES[row.gpu_model]).predictor.estimate([*calls])
@@ -204,11 +211,23 @@ def busy_rows(calls: Mapping[Layer, int], found: Estimates) -> tuple[list[Row], 
     """Rows of calls that come one after the other, their time, and the same again: nothing waits."""
     rows, power = [], (found.power_w, found.power_low_w, found.power_high_w)
     for i, (layer, count) in enumerate(calls.items()):
-        times = [count * float(one[i]) for one in (found.runtime_s, found.low_s, found.high_s)]
+        took, low, high = (count * float(one[i]) for one in (found.runtime_s, found.low_s, found.high_s))
         watts, trained = Interval(*(float(one[i]) for one in power)), bool(found.power_trained[i])
         rows.append(
             Row(
-                "", layer.kind, count, *times, 0, 0, "", "", power_w=watts, power_trained=trained, layer=layer
+                "",
+                layer.kind,
+                count,
+                took,
+                low,
+                high,
+                0,
+                0,
+                "",
+                "",
+                power_w=watts,
+                power_trained=trained,
+                layer=layer,
             )
         )
     whole = Interval(*(sum(getattr(row, name) for row in rows) for name in ("runtime_s", "low_s", "high_s")))

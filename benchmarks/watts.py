@@ -14,11 +14,14 @@ take minutes. diffusers must be installed for its runs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import pickle
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -29,10 +32,12 @@ from scipy.optimize import least_squares
 from benchmarks import energy, gpu_power
 from benchmarks.gpu_runs import predictor_of
 from benchmarks.gpu_tables import SYSTEMS
+from benchmarks.teachers.diffusion import BATCHES
 from neuralpower.data.screening import screen
 from neuralpower.devices.spec import find_spec, known_specs
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import (
     WORKS,
     Board,
@@ -47,16 +52,26 @@ from neuralpower.learn.watts import (
 )
 from neuralpower.prediction.rows import Row
 
+SOURCE = (
+    "python -m benchmarks.watts: calls of 0.2 ms and more (AIConfigurator at 095f58a5, vLLM 0.22.0), "
+    "networks (EnergAIzer at cd607491), generations (LLM-Inference-Bench at 4211f5d4), served steps and "
+    "diffusion (ML.ENERGY v3), by NVML; voltage and idle power by clock: EnergAIzer's A100-PCIE and H100; "
+    "idle power: the sheets"
+)
+LEAST_SHARE, DIGITS = 0.1, 3
 TABLES = "tables"  # the source of single calls
 FIELDS = ("busy", "compute", "compute_power", "memory", "memory_power")
 USUAL = {"busy": 0.2, "compute": 0.6, "compute_power": 0.5, "memory": 5e-11, "memory_power": 0.5}
 USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usual value
+THINNED = {"EnergAIzer A10, 900 MHz": 3, "EnergAIzer A100, 900 MHz": 4}  # of so many runs one is taken
 DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
 NOISE = {TABLES: 0.3, "EnergAIzer": 0.1, "Argonne": 0.1, "served": 0.1, "diffusion": 0.1}
 EACH = 40  # calls of a table that are drawn
 SHORTEST_S = 2e-4  # of these: a meter that is read every 100 ms shows little of shorter ones
 HOST_S = {"h200_sxm": 56e-6, "b200_sxm": 151e-6, "gb200": 418e-6}  # of a product of fp8_block
 TIMES_FLOOR = 2.0
+HELD = 0.88  # of runs in their 90 % bounds
+DEVIATION = 0.68  # of errors within a standard deviation
 LOWEST_MHZ = 510  # below, an H100's idle power is that of another state
 WRONG_TIME = 1.5  # measured over predicted, or the inverse
 
@@ -92,9 +107,9 @@ def clock_constants(path: Path) -> dict[str, float]:
     table = pd.read_csv(path / "power/energaizer/idle_and_voltage_by_clock.csv").sort_values("clock_mhz")
     table = table[table.clock_mhz >= LOWEST_MHZ]
     highest = table.groupby("host").transform("last")
-    share, idle = (table[name] / highest[name] for name in ("clock_mhz", "idle_w"))
-    volts = table.supply_mv / highest.supply_mv
-    told = volts.notna()
+    columns = ("clock_mhz", "idle_w", "supply_mv")
+    share, idle, volts = ((table[name] / highest[name]).to_numpy(dtype=float) for name in columns)
+    told = ~np.isnan(volts)
 
     def law(falls: float, least: float, steady: float) -> Watts:
         constants = {
@@ -105,29 +120,29 @@ def clock_constants(path: Path) -> dict[str, float]:
         return msgspec.structs.replace(shipped_watts(), **constants)
 
     falls, least = least_squares(
-        lambda x: voltage(share[told], law(*x, 0.5)) - volts[told], [0.9, 0.8]
+        lambda x: voltage(share[told], law(x[0], x[1], 0.5)) - volts[told], [0.9, 0.8]
     ).x  # an H100 does not say its voltage
-    (steady,) = least_squares(lambda x: idle_falls(share, law(falls, least, *x)) - idle, [0.3]).x
+    (steady,) = least_squares(lambda x: idle_falls(share, law(falls, least, x[0])) - idle, [0.3]).x
     return {"voltage_falls": float(falls), "least_voltage": float(least), "idle_steady": float(steady)}
 
 
 def runs(path: Path) -> Iterator[Sample]:
     """The whole runs of `benchmarks.energy`, but those that an unknown limit cut."""
-    for _, found in energy.whole_runs(path):
-        for run in found():
+    for name, found in energy.whole_runs(path):
+        for run in itertools.islice(found(), None, None, THINNED.get(name, 1)):
             if "power_limit" in run.options:
                 continue
-            late = run.seconds / run.said.runtime_s.value
             full, predictor = run.unlocked, predictor_of(run.device).predictor
             clock = (
                 1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / predictor.known_hardware().clock()
             )
             busy = sum(row.runtime_s for row in full.rows)
             waiting = max(1 - busy / full.runtime_s.value, 0.0)
-            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, late)
+            took = run.seconds / full.runtime_s.value
+            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, took)
     try:
-        for row, calls, found in energy.diffusion_calls(path):
-            rows, _, _ = energy.busy_rows(calls, found)
+        for row, calls, estimates in energy.diffusion_calls(path, BATCHES):
+            rows, _, _ = energy.busy_rows(calls, estimates)
             yield sample("diffusion", energy.DEVICES[row.gpu_model], row.model_id, row.avg_power_watts, rows)
     except ImportError:
         print("diffusion: left out, it needs diffusers")
@@ -141,17 +156,18 @@ def sample(
     rows: Sequence[Row],
     clock: float = 1.0,
     waiting: float = 0.0,
-    late: float = 1.0,
+    took: float = 1.0,
 ) -> Sample:
-    """A run of the rows of a prediction."""
+    """A run of the rows of a prediction at the highest clock; `took`: measured time over that."""
     hardware = find_spec(device).hardware()
-    rows = [row for row in rows if row.layer is not None and row.power_w is not None and row.runtime_s > 0]
-    parts = [Demand.of(columns_of(KINDS[row.kind], [row.layer]), hardware) for row in rows]
-    seconds = np.array([row.runtime_s for row in rows])
-    said = np.array([row.power_w.value if row.power_trained else np.nan for row in rows])
+    known = [(row, row.layer, row.power_w) for row in rows if row.layer and row.power_w and row.runtime_s > 0]
+    parts = [Demand.of(columns_of(KINDS[row.kind], [layer]), hardware) for row, layer, _ in known]
+    seconds = np.array([row.runtime_s for row, _, _ in known])
+    said = np.array([drawn.value if row.power_trained else np.nan for row, _, drawn in known])
     demand = Demand(*(np.concatenate(one) for one in zip(*map(dataclasses.astuple, parts), strict=True)))
-    calls = seconds / [row.count for row in rows]
+    calls = seconds / [row.count for row, _, _ in known]
     share = seconds / seconds.sum()
+    late = took / float(share @ longer(demand, shipped_watts())(clock))
     return Sample(source, device, network, watts, clock, waiting, late, demand, calls, share, said)
 
 
@@ -228,11 +244,13 @@ class Stack:
         weights = self.share * stretched_at(self.clock)
         working = np.add.reduceat(weights * drawn, self.starts) / np.add.reduceat(weights, self.starts)
         waiting = np.array([one.waiting for one in self.samples])
-        return working * (1 - waiting) + waiting * (idle * idle_falls(self.clock, law))[self.starts]
+        return np.asarray(
+            working * (1 - waiting) + waiting * (idle * idle_falls(self.clock, law))[self.starts]
+        )
 
 
 def doubtful(one: Sample) -> bool:
-    """Whether measured watts contradict those of the same chip: reading a cache, a GB200 draws half a B200's."""
+    """Whether its watts contradict those of the same chip: reading a cache, a GB200 draws half a B200's."""
     return one.source == TABLES and one.device == "nvidia-gb200" and "generation" in one.network
 
 
@@ -276,15 +294,77 @@ def held_out(samples: Sequence[Sample], law: Watts, by: str) -> Array:
         rest = [one for one, other in zip(samples, names, strict=True) if other != name]
         devices = {slug: log for slug, log in law.devices.items() if slug != name}
         found = fitted(rest, msgspec.structs.replace(law, devices=devices))
-        some = [samples[i] for i in out]
+        some = [samples[int(i)] for i in out]
         errors[out] = np.log(Stack.of(some).watts(found) / [one.watts for one in some])
     return errors
+
+
+def with_doubts(samples: Sequence[Sample], law: Watts, by_device: Array, by_network: Array) -> Watts:
+    """The law with its doubts, of errors with each device and each network left out, [samples].
+
+    A work's is that of single calls. What the calls of a run share is as large as HELD of the runs need.
+    """
+    runs = np.array([one.source != TABLES for one in samples])
+    work = np.array([one.demand.work[0] for one in samples])
+    told = ~runs & np.array([not doubtful(one) for one in samples])
+    works = {}
+    for i, name in enumerate(WORKS):
+        some = np.abs(by_device[told & (work == i)])
+        doubt = float(np.quantile(some, DEVIATION)) if len(some) else law.works[name].doubt
+        works[name] = msgspec.structs.replace(law.works[name], doubt=doubt)
+    law = msgspec.structs.replace(law, works=works)
+    apart = np.array([_apart(one, law) for one in samples])
+    network = _needed(apart[runs], by_network[runs])
+    device = _needed(np.hypot(apart, network)[runs], by_device[runs])
+    return msgspec.structs.replace(law, network_doubt=network, device_doubt=device)
+
+
+def _apart(one: Sample, law: Watts) -> float:
+    """Standard deviation of a run's logarithm that the works' own doubts make."""
+    doubts = [law.works[name].doubt for name in WORKS]
+    shares = np.bincount(one.demand.work, weights=one.share, minlength=len(WORKS))
+    return float(np.sqrt(np.sum((shares * doubts) ** 2)))
+
+
+def _needed(apart: Array, errors: Array) -> float:
+    """The least further deviation with which HELD of the errors lie in their bounds."""
+    tried = np.arange(0.005, 0.6, 0.005)
+    held = [np.mean(np.abs(errors) <= NINETY * np.hypot(apart, one)) for one in tried]
+    return float(tried[np.argmax(np.array(held) >= HELD)])
+
+
+def with_rows(samples: Sequence[Sample], law: Watts) -> Watts:
+    """The law with the rows that it was fitted on: of each work, those of which it is a tenth or more."""
+    works = {}
+    for i, name in enumerate(WORKS):
+        some = Counter(
+            (one.source, one.device)
+            for one in samples
+            if float(one.share @ (one.demand.work == i)) >= LEAST_SHARE and not doubtful(one)
+        )
+        told: dict[str, list[str]] = {source: [] for source, _ in sorted(some)}
+        for (source, device), count in sorted(some.items()):
+            told[source].append(f"{count} on {device}")
+        rows = "; ".join(f"{source}: {', '.join(each)}" for source, each in told.items())
+        works[name] = msgspec.structs.replace(law.works[name], rows=rows)
+    return msgspec.structs.replace(law, works=works, source=SOURCE)
+
+
+def in_json(law: Watts) -> str:
+    """The constants, with DIGITS each."""
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: rounded(one) for name, one in value.items()}
+        return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+    return json.dumps(rounded(msgspec.to_builtins(law)), indent=1)
 
 
 def printed(samples: Sequence[Sample], errors: Array, what: str) -> None:
     """Rows of the table of errors, of each source and device."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for i in np.flatnonzero(~np.isnan(errors)):
+    for i in np.flatnonzero(~np.isnan(errors)).tolist():
         one = samples[i]
         groups.setdefault((one.source, one.device), []).append(i)
     for (source, device), index in sorted(groups.items()):
@@ -302,20 +382,26 @@ def main(
 ) -> None:
     """Fit, and print what is held out."""
     if runs_file is not None and runs_file.exists():
-        samples = pickle.loads(runs_file.read_bytes())
+        of_runs = pickle.loads(runs_file.read_bytes())
     else:
-        samples = [*single_calls(path), *runs(path)]
+        of_runs = [*runs(path)]
         if runs_file is not None:
-            runs_file.write_bytes(pickle.dumps(samples))
+            runs_file.write_bytes(pickle.dumps(of_runs))
+    samples = [*single_calls(path), *of_runs]
     law = msgspec.structs.replace(shipped_watts(), **idle_constants(), **clock_constants(path))
     found = fitted(samples, law)
     print("| left out | rows | n | watts: median / mean |\n|---|---|---|---|")
     printed(samples, np.log(Stack.of(samples).watts(law) / [one.watts for one in samples]), "as shipped")
     printed(samples, np.log(Stack.of(samples).watts(found) / [one.watts for one in samples]), "nothing")
+    errors = {}
     for by in ("network", "source", "device"):
-        printed(samples, held_out(samples, found, by), by)
+        errors[by] = held_out(samples, found, by)
+        printed(samples, errors[by], by)
+    found = with_doubts(samples, found, errors["device"], errors["network"])
+    text = in_json(with_rows(samples, found))
+    print(text)
     if out is not None:
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+        out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Demand:
 
     def constants(self, name: str, law: Watts) -> Array:
         """One constant of each call's kind of work, [rows]."""
-        return np.array([getattr(law.works[work], name) for work in WORKS], dtype=float)[self.work]
+        return np.asarray([getattr(law.works[work], name) for work in WORKS], dtype=float).take(self.work)
 
 
 def _work(columns: Layer, computes: Array) -> Array:

@@ -91,7 +91,7 @@ class SweepPoint:
 
     @property
     def power_ends_w(self) -> tuple[float, float] | None:
-        """The 90 % bounds of the mean power: squares of relative errors of watts and time add up to joules'."""
+        """The 90 % bounds of the mean power: its squared errors and those of time add up to joules'."""
         watts, joules = self.power_w, (self.energy_low_j, self.energy_j, self.energy_high_j)
         if watts is None or not all((*joules, self.low_s, self.runtime_s, self.high_s)):
             return None
