@@ -15,7 +15,7 @@ import importlib
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,14 +75,7 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
     found = fit_factors(parts["networks"], LAUNCH_S)
     everywhere = found[EVERYWHERE]
     further = fit_factors(parts["calls"], LAUNCH_S, everywhere, (EVERYWHERE, DEVICE))
-    apart: dict[str, list[Observation]] = {}
-    for one in parts["apart"]:
-        apart.setdefault(family_of(one.hardware, one.chip), []).append(one)
-    more = [
-        fit_factors(some, LAUNCHES.get(family, LAUNCH_S), everywhere, (FAMILY, DEVICE))
-        for family, some in apart.items()
-    ]
-    for levels_of_one in (further, *more):
+    for levels_of_one in (further, *taught_apart(parts["apart"], everywhere)):
         for name, factors in levels_of_one.items():
             found[name] = {**factors, **found.get(name, {})}
     if parts["training"]:
@@ -100,6 +93,31 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
         both = {part: round(own.factors.get(part, 0.0) + shift, DIGITS) for part in (COMPUTE, MEMORY)}
         levels[f"{DEVICE} {device}"] = msgspec.structs.replace(own, factors={**own.factors, **both})
     return _prior(levels)
+
+
+def taught_apart(
+    observed: Sequence[Observation], everywhere: Mapping[str, float]
+) -> Iterator[dict[str, dict[str, float]]]:
+    """The factors of each family's levels and its devices', by these observations of it alone."""
+    families: dict[str, list[Observation]] = {}
+    for one in observed:
+        families.setdefault(family_of(one.hardware, one.chip), []).append(one)
+    for family, some in families.items():
+        yield fit_factors(some, LAUNCHES.get(family, LAUNCH_S), everywhere, (FAMILY, DEVICE))
+
+
+def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
+    """The prior with levels taught anew: those of the families and devices that these few networks ran on."""
+    taught = _prior(
+        {EVERYWHERE: prior.everywhere}
+        | {
+            name: _level(factors, name, observed)
+            for levels in taught_apart(observed, prior.everywhere.factors)
+            for name, factors in levels.items()
+        }
+    )
+    families, devices = {**prior.families, **taught.families}, {**prior.devices, **taught.devices}
+    return msgspec.structs.replace(prior, families=families, devices=devices)
 
 
 def trains(one: Observation) -> bool:

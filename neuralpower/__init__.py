@@ -15,6 +15,8 @@
     explain     say where the time of a profiler's trace went
     evaluate    predict networks, run them here, and compare
     dataset     read measured layers
+    check       say which measured rows are usable, and what is wrong with the others
+    gate        refuse a model that became slower or larger than a baseline
     train       a predictor from datasets
     calibrate   adapt a predictor to this machine
 
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower import errors
 from neuralpower.api.functions import (
     calibrate,
+    check,
     compare,
     dataset,
     evaluate,
@@ -68,6 +71,7 @@ __all__ = [
     "Recipe",
     "__version__",
     "calibrate",
+    "check",
     "compare",
     "compat",
     "dataset",

@@ -215,8 +215,6 @@ class Profile:
 
 @dataclass(frozen=True)
 class _Named:
-    """Keyword-only arguments."""
-
     inp_data: Sequence[Any] | Tensor | None = None
     use_cuda: bool | None = None
     cuda_: bool | None = None

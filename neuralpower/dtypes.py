@@ -39,7 +39,6 @@ class Dtype:
 
     @property
     def integer(self) -> bool:
-        """Whether its numbers are whole."""
         return self.sort == INTEGER
 
     @property

@@ -90,9 +90,10 @@ def _shipped_predictors_alone() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_answers_of_earlier_runs() -> Iterator[None]:
-    """Have every prediction computed; tests of kept answers name a folder of their own."""
+    """Have every prediction computed, in silence; tests of kept answers name a folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURALPOWER_CACHE", "off")
+        patch.setenv("NEURALPOWER_PROGRESS", "off")
         yield
 
 

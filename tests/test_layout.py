@@ -35,17 +35,16 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder families given_shapes hub input_request inputs
-        known_names mixed_dtypes passes phases promised_values refusals requests running sameness sharding
-        shortened size_limits source sources sources.base sources.catalogue trust users_code zoo zoo.mnist
-        zoo.paradnn
+        adapters caches call_cache callables catalogue decoder diffusion.families diffusion.pictures families
+        hub input_request inputs slips passes phases promised_values refusals requests running sameness
+        sharding shortened size_limits source sources sources.base sources.catalogue trust users_code zoo
+        zoo.mnist zoo.paradnn
     """,
     "trace": """
         by_request casts deepening exchanges follow followed gradients kept lifetimes
-        master_weights memory_formats modules passes passes.accumulation passes.data_parallel passes.graph
-        passes.quantisation paths quantised_step
-        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
-        undisturbed weights
+        memory_formats modules passes passes.accumulation passes.data_parallel passes.graph
+        passes.quantisation paths question recipe recorder records routing sparse_gradients stages
+        step_lifetimes step_settings tracer undisturbed weights
     """,
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
@@ -58,7 +57,7 @@ PACKAGES: Mapping[str, str] = {
         watts
     """,
     "prediction": """
-        beside case compose evaluate footprint generation kept measured memory.engines memory.over_time
+        beside case compose evaluate footprint generation images kept measured memory.engines memory.over_time
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
         timeline
         tree

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,15 +110,35 @@ GENERATORS: Mapping[str, Generator] = {
 }
 
 
+def rows(root: Path) -> Iterator[dict[str, str]]:
+    """The generations on one GPU; `root` holds served/."""
+    with (root / "served" / "diffusion.csv").open(encoding="utf-8") as file:
+        yield from (row for row in csv.DictReader(file) if row["num_gpus"] == "1")
+
+
+def options_of(row: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `predict` for a measured generation."""
+    kind = "video" if row["video_width"] else "image"
+    found: dict[str, Any] = {
+        "batch_size": int(row["batch_size"]),
+        "steps": int(row["inference_steps"]),
+        "resolution": [int(float(row[f"{kind}_{side}"])) for side in ("width", "height")],
+        "dtype": "bfloat16",
+    }
+    return {**found, "frames": int(float(row["num_frames"]))} if kind == "video" else found
+
+
 def observations(root: Path) -> list[Observation]:
     """One for each generation on one GPU with a batch of BATCHES; `root` holds served/."""
-    found = []
+    return [one for _, one in named_observations(root)]
+
+
+def named_observations(root: Path) -> Iterator[tuple[str, Observation]]:
+    """The same, each with its model."""
     passes: dict[tuple[str, int], Counter[Layer]] = {}
-    with (root / "served" / "diffusion.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+    for row in rows(root):
         name, batch = row["model_id"], int(row["batch_size"])
-        if name not in GENERATORS or row["num_gpus"] != "1" or batch not in BATCHES:
+        if name not in GENERATORS or batch not in BATCHES:
             continue
         made, spec = GENERATORS[name], find_spec(DEVICES[row["gpu_model"]])
         if (name, batch) not in passes:
@@ -126,12 +146,12 @@ def observations(root: Path) -> list[Observation]:
         calls = passes[name, batch]
         counts = np.array([*calls.values()], dtype=float) * made.passes * int(row["inference_steps"])
         took = float(row["batch_latency_s"]) * (1 - made.beside)
-        found.append(
+        yield (
+            name,
             Observation(
                 spec.slug, spec.hardware(), tuple(calls), counts, took, noise=NETWORK_NOISE, chip=spec.chip
-            )
+            ),
         )
-    return found
 
 
 def layers_of(made: Generator, batch: int) -> Counter[Layer]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -10,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from docs.generate import commands, python_api, tables
+from neuralpower.version import __version__
 
 ROOT = Path(__file__).parents[2]
 MADE = {
@@ -21,6 +24,23 @@ MADE = {
     "reference/kinds.md": tables.kinds_page,
 }
 OUTSIDE = re.compile(r"\]\((?:\.\./)+models/([\w.-]+\.md)(#[\w-]+)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version on every page, and link to the repository that the checkout comes from."""
+    config.site_name = f"{config.site_name} {__version__}"
+    config.copyright = f"neuralpower {__version__}, Apache-2.0"
+    git = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    if address := source_url(os.environ.get("CI_PROJECT_URL") or found.stdout.strip()):
+        config.repo_url, config.repo_name = address, "source"
+    return config
+
+
+def source_url(remote: str) -> str:
+    """The page of a repository, given what git calls it; "" for a folder of this machine."""
+    found = re.fullmatch(r"(?:https://(?:[^@/]+@)?|ssh://git@|git@)([\w.-]+)[:/](.+?)(?:\.git)?/?", remote)
+    return "" if found is None else f"https://{found[1]}/{found[2]}"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

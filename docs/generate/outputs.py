@@ -44,7 +44,8 @@ def run(command: str, folder: Path, colours: bool = False) -> str:
     """The output of a command in a folder, stderr first; raises SystemExit."""
     words = shlex.split(command, comments=True)
     program = [sys.executable, "-m", *words] if words[0] == "neuralpower" else words
-    environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": str(ROOT), "NEURALPOWER_CACHE": "off"}
+    environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": str(ROOT)}
+    environment |= dict.fromkeys(("NEURALPOWER_CACHE", "NEURALPOWER_PROGRESS"), "off")
     environment |= {"FORCE_COLOR": "1"} if colours else {"NO_COLOR": "1"}
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

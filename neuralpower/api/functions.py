@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import Keywords, NetworkProfile
+    from neuralpower.report.inspection import Check
     from neuralpower.serving.plan import Plan
     from neuralpower.serving.traffic import Traffic
     from neuralpower.traces.explanation import Explanation
@@ -131,6 +132,7 @@ def compare(
 def sweep(
     model: Model,
     *,
+    inputs: Any = None,
     device: Device | Sequence[Device] | None = None,
     predictor: Named | None = None,
     **grid: Unpack[Sweeping],
@@ -139,6 +141,7 @@ def sweep(
 
     Args:
         model: as in `predict`.
+        inputs: as in `predict`; their first side is the batch.
         device: one, or a list of them.
         predictor: as in `predict`.
         **grid: as on the command line; lists of numbers can be texts, such as "1:8":
@@ -158,7 +161,8 @@ def sweep(
 
     several = _several(device_in({**grid, "device": device})) or (None,)
     loaded = [chosen(one, predictor) for one in several]
-    return swept(model, loaded, keywords("option of sweep", grid, Sweeping, "sweep"))
+    given = keywords("option of sweep", grid, Sweeping, "sweep")
+    return swept(model, loaded, {**given, "inputs": inputs})
 
 
 @documented(Fitting, "fit")
@@ -166,6 +170,7 @@ def fit(
     model: Model,
     memory: str | float | None = None,
     *,
+    inputs: Any = None,
     device: Device | None = None,
     predictor: Named | None = None,
     **options: Unpack[Fitting],
@@ -175,6 +180,7 @@ def fit(
     Args:
         model: same as in `predict`.
         memory: instead of the device's: "24GB", "80GiB", or bytes.
+        inputs: same as in `predict`; their first side is the batch, whose largest size is sought.
         device: same as in `predict`, or a size ("24GB"), or several devices ("8xh100-sxm"); by default this
             machine, or an NVIDIA GPU if only `memory` is given.
         predictor: same as in `predict`.
@@ -194,14 +200,14 @@ def fit(
     """
     from neuralpower.api.loaded import chosen, fitted
 
-    given = keywords("field of a request", options, Fitting)
+    given = {**keywords("field of a request", options, Fitting), "inputs": inputs}
     trained = None if predictor is None else chosen(None, predictor).predictor
     return fitted(model, {**given, "device": device, "memory": memory}, trained)[0]
 
 
 def memory(
     model: Model,
-    inputs: Sequence[int] | None = None,
+    inputs: Any = None,
     *,
     device: Device | None = None,
     **options: Unpack[Fitting],
@@ -210,7 +216,7 @@ def memory(
 
     Args:
         model: same as in `predict`.
-        inputs: the shape of the only input, batch first: (8, 3, 224, 224); by default the model's own inputs.
+        inputs: same as in `predict`, such as a shape, batch first: (8, 3, 224, 224).
         device: same as in `fit`.
         **options: same as in `fit`; the phase is by default "training".
 
@@ -550,6 +556,44 @@ def dataset(place: str | Path) -> Dataset:
     from neuralpower.data.dataset import read_dataset
 
     return read_dataset(place)
+
+
+def check(
+    source: str | Path,
+    *,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    device: str | None = None,
+    out: str | Path | None = None,
+    trust_code: bool = False,
+) -> Check:
+    r"""Check measured rows, as `neuralpower dataset check` does; `print` lists the refused ones with a fix.
+
+    Args:
+        source: a dataset's folder, a place such as "s3://bucket/name", or one table: FILE.csv.
+        kind: layer kind of a table; by default from its name or columns.
+        columns: columns that are computed from the table's: {"runtime_s": "latency_ms/1000"}.
+        device: that was measured, where no dataset.json says it.
+        out: the folder for the usable rows; by default none is written.
+        trust_code: whether models of whole networks can be functions, which run code.
+
+    Raises:
+        InputError: a device that is named twice, or not at all although `out` is given.
+        DatasetError: a source that cannot be read, or columns that are missing.
+
+    Example:
+        >>> import neuralpower, pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "linear.csv"
+        >>> head = "rows,in_features,out_features,bias,ms\n"
+        >>> _ = file.write_text(head + "128,1024,1024,true,0.2\n128,1024,4096,true,0\n")
+        >>> found = neuralpower.check(file, columns={"runtime_s": "ms/1000"}, device="t4")
+        >>> found.usable, [row["line"] for row in found.refused]
+        ({'linear': 1}, [3])
+    """
+    from neuralpower.report import inspection
+
+    place = None if out is None else Path(out)
+    return inspection.check(source, kind, columns, device, place, trust_code=trust_code)
 
 
 def train(

@@ -109,7 +109,6 @@ def _plain(value: Any) -> Any:
 
 
 def _entry(name: str, model: Any, question: Mapping[str, Any]) -> tuple[Entry, LoadedPredictor]:
-    """Predict a model; raises InputError."""
     options = {option: value for option, value in question.items() if option not in TARGETS}
     loaded = chosen(device_in({**options, "device": question.get("device")}), question.get("predictor"))
     prediction = loaded.predict(model, **options)

@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 
 import torch
 
+from neuralpower.ask.spread import Given
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.given_shapes import one_shape, with_tensors
+from neuralpower.networks.callables import as_network
 from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import called_with
+from neuralpower.networks.inputs import Inputs, batch_of, called_with, one_shape, with_tensors
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
-from neuralpower.networks.source import Source
+from neuralpower.networks.source import Source, brought_inputs
+from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import Request
 from neuralpower.trace.memory_formats import channels_last
 
@@ -60,6 +62,29 @@ def runs_of(
         return asked_of(source, replace(sizes, labels=request.trains), Phase(), sharding=sharding)
 
     return first_accepted(whole, dtype, passed)
+
+
+def with_inputs(model: Any, options: Given) -> tuple[Any, Given]:
+    """The network with the inputs of the options, and the sizes that they say; raises InputError.
+
+    Their batch can change: tensors with the first one's number of rows repeat or drop rows.
+    """
+    network, inputs = as_network(model), options.get("inputs")
+    options = {name: value for name, value in options.items() if name != "inputs"}
+    if inputs is None:
+        return network, options
+    if options.get("seq_len") is not None or options.get("input_shape") is not None:
+        raise InputError("sizes and inputs are both given, but inputs have their own sizes; leave one out")
+    if (whole := one_shape(inputs)) is not None:
+        return network, {"batch_size": whole[0], **options, "input_shape": whole[1:] or None}
+
+    def made(_: torch.nn.Module, request: InputRequest) -> Inputs:
+        own = called_with(with_tensors(inputs, request.dtype))
+        return replace(brought_inputs(source.name, own, request), note="")
+
+    source = resolve(network)
+    given = called_with(with_tensors(inputs, torch.float32))
+    return replace(source, examples=made), {"batch_size": batch_of(given) or 1, **options}
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.api.apart import apart
+from neuralpower.api.inputs import with_inputs
 from neuralpower.api.predicting import predicted
 from neuralpower.ask import texts
 from neuralpower.ask.keywords import documented, keywords
@@ -33,7 +34,6 @@ from neuralpower.learn.predictor_json import check_places
 from neuralpower.learn.settings import all_set
 from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
-from neuralpower.networks.given_shapes import one_shape
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
@@ -67,12 +67,10 @@ class LoadedPredictor:
 
     @property
     def name(self) -> str:
-        """The predictor's name."""
         return self.predictor.name
 
     @property
     def device(self) -> str:
-        """The device that it predicts."""
         return self.predictor.device
 
     def __repr__(self) -> str:
@@ -81,7 +79,6 @@ class LoadedPredictor:
         return f"LoadedPredictor({self.name}, on {self.device}: {', '.join(p.dtypes)}; {', '.join(p.phases)})"
 
     def _repr_html_(self) -> str:
-        """A panel for notebooks."""
         from neuralpower.report.shown import Panel, drawn
 
         p = self.predictor
@@ -209,7 +206,8 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     from neuralpower.prediction.explore.phases import grids_of, sweep_grid
     from neuralpower.prediction.explore.sweep import joined
 
-    network, set_as = as_network(model), (options.get("power_limit"), options.get("clock"))
+    (network, options) = with_inputs(model, options)
+    set_as = (options.get("power_limit"), options.get("clock"))
     known = [one for loaded in predictors for one in all_set(loaded.predictor, *set_as)]
     request, grids, served = grids_of(network, options, known)
     memory = options.get("memory")
@@ -225,6 +223,7 @@ def fitted(
     seen: Callable[[Lived], None] | None = None,
 ) -> tuple[Fit, Request]:
     """Whether a network fits, and the request; `seen` as in `explore.fit.fit`. Raises InputError."""
+    model, options = with_inputs(model, options)
     options, note = fitted_in(options, model)
     memory = options.get("memory")
     room, platform, name, hardware = _room(device_in(options), memory, predictor)
@@ -240,7 +239,6 @@ def _fitted_request(
     platform: Platform,
     hardware: Hardware | None,
     engine: EngineRequest | None = None,
-    **sizes: Any,
 ) -> tuple[Request, tuple[str, ...]]:
     """The request on a platform and a device, if one is known, and notes on its dtype; raises InputError."""
     network = as_network(model)
@@ -249,7 +247,7 @@ def _fitted_request(
     by = None if engine is None else engine.engine
     dtype, notes = dtype_for(network, options.get("dtype"), None, ENGINE if by else run, by, hardware)
     more: dict[str, Any] = {"dtype": dtype, "platform": platform, "engine": engine}
-    request = replace(request_of(network, options, **more, **sizes), run=run)
+    request = replace(request_of(network, options, **more), run=run)
     lengths = request.phase.lengths
     batch = request.phase.batch or (request.batch_size if lengths is None else len(lengths))
     return replace(request, batch_size=batch), notes
@@ -365,17 +363,13 @@ def _read(device: str | Path | None, predictor: str | Path | None, _: object) ->
 @apart
 def memory(model: Model, inputs: Any, options: Given) -> Memory:
     """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
+    model, options = with_inputs(model, {**options, "inputs": inputs})
     options, _ = fitted_in(options, model)
-    device, sizes = device_in(options), dict[str, Any]()
-    if (whole := one_shape(inputs)) is not None:
-        sizes = {"batch_size": whole[0], "input_shape": whole[1:]}
-    elif inputs is not None:
-        must = "must be a shape, batch first, such as (8, 3, 224, 224)"
-        raise InputError(f"inputs {inputs!r:.40}: {must}")
+    device = device_in(options)
     sized = device is None and options.get("memory") is not None
     named = None if sized else target(device)
     platform, hardware = PLATFORMS["nvidia"] if sized else CPU, None
     if named is not None:
         _, platform, _, hardware = _room(device, None, None)
     engine = engine_in(options, str(device), 0.0)
-    return memory_of(_fitted_request(model, options, platform, hardware, engine, **sizes)[0])
+    return memory_of(_fitted_request(model, options, platform, hardware, engine)[0])

@@ -14,9 +14,8 @@ from neuralpower.api.inputs import first_accepted
 from neuralpower.ask.keywords import check_names
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.callables import as_network
-from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs import Inputs, one_shape, with_tensors
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import dtype_for

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, ge
 from typing_extensions import TypedDict
 
 from neuralpower.ask import words
-from neuralpower.ask.panels import COST, ENGINE, INPUT, LANGUAGE, MEASURING, OUTPUT, SEVERAL, TARGET, TRAINING
+from neuralpower.ask.panels import (
+    COST,
+    ENGINE,
+    IMAGES,
+    INPUT,
+    LANGUAGE,
+    MEASURING,
+    OUTPUT,
+    SEVERAL,
+    TARGET,
+    TRAINING,
+)
 from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
 
 if TYPE_CHECKING:
@@ -286,6 +297,50 @@ class Stepped(TypedDict, total=False):
     chunks: Annotated[
         Sequence[tuple[int, int]] | str | None,
         Option("step: new@cached tokens of each prompt that is read: 512@0,256@1024.", LANGUAGE),
+    ]
+
+
+class Pictured(TypedDict, total=False):
+    """What a pipeline of diffusion makes."""
+
+    resolution: Annotated[
+        Sequence[int] | str | None,
+        Option("Pixels of an image or a film: 1024x1024 (width x height); default: the pipeline's.", IMAGES),
+    ]
+    frames: Annotated[int | None, Option("Frames of a film; default: the pipeline's.", IMAGES)]
+    steps: Annotated[
+        int | None,
+        Option("Denoising steps; default: the pipeline's.", IMAGES, aliases="num_inference_steps"),
+    ]
+    guidance: Annotated[
+        str | None,
+        Option(
+            "Whether each step runs with and without the text",
+            IMAGES,
+            what="guidance",
+            words=words.GUIDANCE,
+            otherwise="Default: as the pipeline does.",
+            aliases="cfg guidance_scale",
+        ),
+    ]
+    images: Annotated[
+        int | None, Option("Images of each prompt; default: 1.", IMAGES, aliases="num_images_per_prompt")
+    ]
+    tiling: Annotated[bool, _flag("Decode in tiles, which takes less memory.", IMAGES)]
+    slicing: Annotated[bool, _flag("Decode one image at a time, which takes less memory.", IMAGES)]
+    reuse_steps: Annotated[
+        float | None,
+        Option("Share of the steps that reuse the prediction of the step before (caching): 0.3.", IMAGES),
+    ]
+    offload: Annotated[
+        str | None,
+        Option(
+            "What of a pipeline waits in the host's memory until it runs",
+            IMAGES,
+            what="offload",
+            words=words.OFFLOAD,
+            otherwise="Default: nothing.",
+        ),
     ]
 
 
@@ -802,6 +857,7 @@ class Ranking(TypedDict, total=False):
 class Options(
     Sizes[int | None, OneDtype],
     Tokens[int | None],
+    Pictured,
     Training,
     Ways,
     Set,

@@ -55,6 +55,18 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def resolution(given: Any) -> tuple[int, int] | None:
+    """(width, height) for "1024x768", "1024" or (1024, 768), None for None; raises InputError."""
+    if given is None:
+        return None
+    parts = re.split("[xX*]", given.strip()) if isinstance(given, str) else given
+    numbers = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [str(parts)]
+    sides = [int(part) if re.fullmatch("[0-9]{1,6}", part) else 0 for part in numbers]
+    if len(sides) not in (1, 2) or min(sides) < 1:
+        raise InputError(f"--resolution {given!s:.40}: write WIDTHxHEIGHT in pixels, such as 1024x1024")
+    return sides[0], sides[-1]
+
+
 def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
     """(1, 16, 64) for "1,16,64"; raises InputError, which names `what`."""
     try:

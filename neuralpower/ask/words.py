@@ -11,6 +11,8 @@ COLLECTED_PHASES = ("forward", "backward", "optimizer")
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
 ZERO = ("1", "2", "3")
 RANKED = ("throughput", "latency", "cost")  # what layouts are ranked by
+GUIDANCE = ("on", "off")
+OFFLOAD = ("model", "sequential", "group")
 RUNS = ("eager", "graph", "compile", "engine")
 VIEWS = ("layer", "kind", "module", "tree")
 ROWS = ("layer", "module", "kind", "operator")
@@ -42,7 +44,18 @@ PLANNED = ("devices", "cost", "energy")  # what plans are ranked by
 BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
-TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")
+TASKS = (
+    "language",
+    "encoder",
+    "text-to-text",
+    "vision",
+    "vision-language",
+    "speech",
+    "image",
+    "video",
+    "audio",
+    "zoo",
+)
 MEMORY_FORMATS = ("channels_last",)
 FORMATS = ("table", "json", "csv", "md", "html")
 DTYPES = "float32, bfloat16, float16, float64, tf32, ..."  # that --help names

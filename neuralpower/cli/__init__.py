@@ -79,11 +79,9 @@ class Program(TyperGroup):
     """A group that lists its commands without importing them, and imports the command that runs."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The options."""
         return [bare(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """(name, command, its arguments)."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, command_of(name) if name in COMMANDS else listed, rest
 

@@ -89,7 +89,6 @@ def _flags(table: Any, command: str = "") -> Iterator[inspect.Parameter]:
 
 
 def _flag(name: str, option: Option) -> Any:
-    """The option as typer makes it."""
     how: dict[str, Any] = {"rich_help_panel": option.panel, "hidden": option.hidden}
     how |= {} if option.metavar is None else {"metavar": option.metavar}
     names = option.flags.split() or [f"--{name.replace('_', '-')}"]
@@ -188,7 +187,6 @@ class Spelled(TyperCommand):
     """A command that also accepts historic spellings of its options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The arguments and options."""
         return [bare(parameter) for parameter in super().get_params(ctx)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -16,16 +16,11 @@ from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
-from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file, resolved
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from neuralpower.data.dataset import Dataset
-    from neuralpower.data.screening import Rows
-    from neuralpower.report.inspection import Table
 
 app = typer.Typer(name="dataset", no_args_is_help=True)
 MERGED = examples(
@@ -117,31 +112,19 @@ def check(
     Exit code 1 if rows are refused.
     """
     from neuralpower.data.columns import mapping
-    from neuralpower.data.importing import read_file, with_columns
 
     columns = mapping(map_)
-    if is_file(source):
-        dataset = read_file(Path(source), kind, columns, device)
-    elif device is not None:
-        raise InputError(f"--device {device}: dataset.json in {source} names the device; leave it out")
-    else:
-        dataset = with_columns(_dataset(source), columns, kind)
-    if out is not None:
-        _check_writable(dataset, source, device)
-    from neuralpower.report.inspection import check_lines, read_tables, refused_json
+    if not is_file(source):
+        parsing.check_named([source], "dataset")
+    from neuralpower.report import inspection
 
-    tables = read_tables(dataset, trust_code)
-    refused = sum(len(table.rejected) for table in tables)
-    if as_json:
-        usable = {table.kind: table.usable for table in tables}
-        say(json_text({"schema": 1, "usable": usable, "refused": refused_json(tables)}))
-    else:
-        for line in check_lines(tables):
-            say(line)
-    if out is not None:
-        _write(out, dataset, tables)
+    found = inspection.check(source, kind, columns, device, out, trust_code=trust_code)
+    refused = len(found.refused)
+    say(json_text(found.to_json()) if as_json else found)
+    for file in found.written:
+        tell(f"written: {file}")
     if not as_json:
-        _next(refused, tables, out or (None if is_file(source) else Path(source)))
+        _next(refused, sum(found.usable.values()), out or (None if is_file(source) else Path(source)))
     if refused:
         raise typer.Exit(REFUSED)
 
@@ -174,34 +157,7 @@ def _dataset(folder: str) -> Dataset:
     return read_dataset(folder, samples=False)
 
 
-def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
-    """Raise InputError if the device is unnamed, or the folder is a collection, which merge copies."""
-    if is_file(source) and device is None and not is_file(Path(source).parent / "dataset.json"):
-        raise InputError("--out: which device was measured? Add --device, such as --device 'NVIDIA L40S'")
-    if any("config_id" in table for table in dataset.tables.values()):
-        text = "is a collection, whose rows cannot be changed"
-        raise InputError(f"{source}: {text}; copy it with `neuralpower dataset merge {source} --out FOLDER`")
-
-
-def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
-    """Write the usable rows; for whole networks, all rows that are not refused."""
-    from neuralpower.data.importing import write_tables
-
-    found: dict[str, Rows | pd.DataFrame] = {}
-    for table in tables:
-        if table.rows is not None:
-            found[table.kind] = table.rows
-        else:
-            refused = {row.line - 2 for row in table.rejected}
-            given = dataset.tables[table.kind]
-            found[table.kind] = given[[i not in refused for i in range(len(given))]]
-    for file in write_tables(out, dataset.meta, found):
-        tell(f"written: {file}")
-
-
-def _next(refused: int, tables: list[Table], folder: Path | None) -> None:
-    """Print the next step."""
-    usable = sum(table.usable for table in tables)
+def _next(refused: int, usable: int, folder: Path | None) -> None:
     left = f"{refused} refused, {usable} usable" if refused else f"all {usable} rows usable"
     if not usable:
         tell("no usable rows: a predictor cannot be trained yet")

@@ -18,7 +18,7 @@ from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import completed_models
 from neuralpower.errors import ModelError, unknown
 from neuralpower.files.stages import counted
-from neuralpower.networks.known_names import zoo_names
+from neuralpower.networks.slips import zoo_names
 
 if TYPE_CHECKING:
     from neuralpower.networks.catalogue import Entry
@@ -117,7 +117,6 @@ def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    """A model as a JSON object."""
     about = {name: getattr(entry, name) for name in ("name", "task", "parameters", "dtype", "quantisation")}
     return {**about, "aliases": list(entry.aliases), "config": dict(entry.config)}
 

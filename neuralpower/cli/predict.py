@@ -46,7 +46,6 @@ def predict(model: Model, **asked: Unpack[Predict]) -> None:
 
 
 def _predict(model: str, asked: Predict, form: str) -> None:
-    """Predict and print; raises NeuralPowerError."""
     stage("importing torch and transformers")
     from neuralpower.api.predicting import predicted
     from neuralpower.files.atomic import check_place

@@ -161,7 +161,6 @@ def _check_names(asked: Profile) -> None:
 
 
 def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
-    """The network's profile; raises NeuralPowerError."""
     stage("importing torch and transformers")
     from neuralpower.devices.host import read_cpu
     from neuralpower.layers.base import torch_dtype

@@ -1,11 +1,13 @@
 """A status line on stderr: a command's stage after two seconds, the time left after five.
 
-The line is shown only if stderr is a terminal. It disappears before other output.
+On a terminal it disappears before other output; elsewhere a line follows every ten seconds, unless the
+environment has NEURALPOWER_PROGRESS=off.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
 FIRST_S = 2.0  # before a line is shown
+EACH_S = 10.0  # between lines in a pipe or a file
 LEFT_S = 5.0  # after which it shows the time left
 FEWEST = 2  # parts from which the time of the others is estimated
 BEGUN = "starting"
@@ -59,19 +62,22 @@ class Waiting:
         """Show the line when the command has taken a while."""
         with self._lock:
             if self._timer is None and not self.ended:
-                self._timer = threading.Timer(max(FIRST_S - self.clock() + self.begun_s, 0.2), self._show)
-                self._timer.daemon = True
-                self._timer.start()
+                self._start(max(FIRST_S - self.clock() + self.begun_s, 0.2))
 
     def pause(self) -> None:
         """Hide the line before other output."""
         with self._lock:
-            if self._timer is not None:
+            if self._timer is not None and (self.ended or shown_by(sys.stderr).isatty()):
                 self._timer.cancel()
                 self._timer = None
             if self._live is not None:
                 self._live.stop()
                 self._live = None
+
+    def end(self) -> None:
+        """Remove the line for good."""
+        self.ended = True
+        self.pause()
 
     def _show(self) -> None:
         from rich.console import Console
@@ -80,6 +86,9 @@ class Waiting:
 
         with self._lock:
             if self._timer is None or self._live is not None:
+                return
+            if not shown_by(sys.stderr).isatty():
+                self._write()
                 return
             self._spinner = Spinner("dots")
             console = Console(file=shown_by(sys.stderr), highlight=False)
@@ -92,6 +101,19 @@ class Waiting:
                 redirect_stderr=False,
             )
             self._live.start()
+
+    def _write(self) -> None:
+        """Write the line to a pipe or a file, and again later."""
+        stream = shown_by(sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.write(f"{self.line()}\n")
+            stream.flush()
+        self._start(EACH_S)
+
+    def _start(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._show)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _drawn(self) -> Spinner:
         from rich.text import Text
@@ -121,21 +143,23 @@ _waiting: Waiting | None = None
 
 @contextlib.contextmanager
 def shown_while_it_takes(wanted: bool) -> Iterator[None]:
-    """Show the line within, if it is wanted and stderr is a terminal."""
+    """Show the line within, if it is wanted."""
     global _waiting
-    stream = shown_by(sys.stderr)
-    if not wanted or _waiting is not None or not stream.isatty():
+    terminal = shown_by(sys.stderr).isatty()
+    refused = not terminal and os.environ.get("NEURALPOWER_PROGRESS") == "off"
+    if not wanted or _waiting is not None or refused:
         yield
         return
     _waiting = Waiting()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Pausing(_waiting, shown_by(one)) for one in before)
+    if terminal:
+        sys.stdout, sys.stderr = (Pausing(_waiting, shown_by(one)) for one in before)
     try:
         with heard_by(_waiting.hear):
             _waiting.resume()
             yield
     finally:
-        _waiting.pause()
+        end()
         _waiting = None
         sys.stdout, sys.stderr = before
 
@@ -155,8 +179,7 @@ def resume() -> None:
 def end() -> None:
     """Remove the line: the command has its own display."""
     if _waiting is not None:
-        _waiting.ended = True
-        _waiting.pause()
+        _waiting.end()
 
 
 def said(seconds: float) -> str:

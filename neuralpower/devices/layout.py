@@ -80,7 +80,6 @@ class Layout:
 
     @property
     def alone(self) -> bool:
-        """Whether one device does everything."""
         return self.ranks == 1
 
     def stride(self, group: str) -> int:
@@ -109,7 +108,6 @@ class Layout:
         return " ".join([*degrees, *filter(None, [pieces, self.shard])]) or "one device"
 
     def __str__(self) -> str:
-        """As text: `tensor 8, pipeline 2`."""
         return ", ".join(self._said()) or "one device"
 
     def _said(self) -> Iterator[str]:

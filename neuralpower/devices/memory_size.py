@@ -17,7 +17,11 @@ def bytes_of(text: str | float) -> float:
     given = f"{text:f} b" if isinstance(text, Real) else str(text)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", given.lower())
     if not match or match.group(2) not in UNITS or not 0 < float(match.group(1)) < math.inf:
-        raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
+        inputs = "" if isinstance(text, (str, Real)) else "; inputs are given by name: inputs=..."
+        shown = " ".join(f"{text!r:.40}".split())
+        raise InputError(
+            f"memory {shown}: write a positive number with a unit, such as 24GB or 80GiB{inputs}"
+        )
     return float(match.group(1)) * UNITS[match.group(2)]
 
 

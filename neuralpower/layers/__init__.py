@@ -7,11 +7,11 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import Layer
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
-from neuralpower.layers.law import KindLaw
 from neuralpower.layers.operands import Bytes
 from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
+from neuralpower.layers.traits import KindLaw
 from neuralpower.layers.views import Described, View, Views
 
 for _module in pkgutil.iter_modules(__path__):

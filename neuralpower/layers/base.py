@@ -21,10 +21,10 @@ from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.late import Tensor, torch
 from neuralpower.layers.call import Call
-from neuralpower.layers.law import KindLaw
 from neuralpower.layers.operands import Bytes, Operand, Operands, by_dtype
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
+from neuralpower.layers.traits import KindLaw
 from neuralpower.layers.views import Views
 
 FORWARD, BACKWARD, TRAINING = "forward", "backward", "training"

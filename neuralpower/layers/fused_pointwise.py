@@ -131,5 +131,4 @@ class FusedPointwise(Layer):
         return self.operations
 
     def bytes(self) -> Bytes:
-        """Bytes that cross the kernel's border."""
         return Bytes(self.bytes_read, 0, self.bytes_written)

@@ -76,7 +76,6 @@ class Optimizer(Layer):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """From the torch.optim.Optimizer whose step ran."""
         optimizer = args[0]
         function = type(optimizer).__name__.lower()
         if function not in STATES:

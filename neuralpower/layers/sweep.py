@@ -29,7 +29,6 @@ class Draw:
         return min(max(round(value / step) * step, low), high) if value >= step else value
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of them, each as likely."""
         return self.random.choice(options)
 
     def chance(self, probability: float) -> bool:

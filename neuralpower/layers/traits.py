@@ -1,18 +1,20 @@
-"""Traits: what changes the share of a device's peaks that a kernel reaches, besides its kind.
+"""Traits and laws: what changes the share of the peaks that a kernel reaches, and what else bounds it.
 
-Each is a share from 0 to 1, by name. A prior has a factor for each (`neuralpower.learn.prior`), raised to the
-power of the share. Sizes are traits of neighbouring powers of 2, whose shares add up to 1: between them a
-factor changes gradually.
+Each trait is a share from 0 to 1, by name. A prior has a factor for each (`neuralpower.learn.prior`), raised
+to the power of the share. Sizes are traits of neighbouring powers of 2, whose shares add up to 1: between
+them a factor changes gradually.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.terms import ceil_to
 
 VECTOR_BYTES = 16  # that one thread loads at once
@@ -76,3 +78,33 @@ def of_product(itemsize: Any, batch: Any, rows: Any, columns: Any, inner: Any) -
         **steps("inner", inner, INNER),
         **sides_of(itemsize, columns, inner),
     }
+
+
+# ---- Laws: what bounds the time of a kind's calls on any device, besides their FLOP and bytes ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindLaw:
+    """Functions of a layer or of a table's columns."""
+
+    # The name under which a prior knows the kind, "" for its own: kinds that run the same code share one.
+    alike: str = ""
+    # FLOP that kernels cannot pass by, where `flops` counts more by convention.
+    needed_flops: Callable[[Any], Any] = lambda layer: layer.flops()
+    # What changes the share of a device's peaks that its kernels reach (`neuralpower.layers.traits`).
+    traits: Callable[[Any], Traits] = lambda layer: Traits()
+    # Steps that the host issues in a row for a call, up to a factor: its time grows with them.
+    launches: Callable[[Any], Any] = lambda layer: 1
+    # What a program may run in its place, where that is faster; None: nothing.
+    instead: Callable[[Any], Any] = lambda layer: None
+    # (Rows, shares of the way, the next smaller size, the next larger) where a time runs straight, among the
+    # rows that are marked, bool [rows]; None: there are none.
+    between: Callable[[Any, Any], tuple[Any, Any, Any, Any] | None] = lambda columns, marked: None
+    # Seconds at the device's peaks of what neither memory nor FLOP bounds; None: they bound it.
+    bound_s: Callable[[Any, Hardware], Any] = lambda layer, hardware: None
+    # The part of the device that bounds it instead, as text; "" where `bound_s` is None.
+    bound_by: Callable[[Any, Hardware], str] = lambda layer, hardware: ""
+    # By what devices run a kind alike, given its name of a type; None: by nothing.
+    alike_by: Callable[[Any, Hardware, str], float | None] = lambda kind, hardware, dtype: (
+        hardware.width(dtype) if kind.multiplies and dtype in hardware.peak_flops_per_s else None
+    )

@@ -46,7 +46,6 @@ class Lora:
     targets: tuple[str, ...] = ()  # (): those of `USUAL` that the network has
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         if not is_count(self.rank) or self.rank > MOST_RANK:
             raise InputError(
                 f"lora rank {self.rank}: must be a whole number from 1 to {MOST_RANK}; choose 16"
@@ -65,7 +64,6 @@ class Lora:
         return cls(int(rank), targets)
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"{self.rank}{':' if self.targets else ''}{','.join(self.targets)}"
 
 
@@ -109,7 +107,6 @@ def with_adapters(model: nn.Module, lora: Lora) -> nn.Module:
 
 
 def _chosen(model: nn.Module, lora: Lora) -> Iterator[nn.Module]:
-    """The products to adapt."""
     products = {path: one for path, one in model.named_modules() if _product(one)}
     if not products:
         raise ModelError(f"lora {lora}: {type(model).__name__} has no Linear module to adapt; leave lora out")

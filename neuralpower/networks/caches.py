@@ -83,6 +83,5 @@ class Again:
         return self.module(**kwargs)
 
     def rewind(self) -> None:
-        """Put the cache back."""
         for restore in self.restore:
             restore()

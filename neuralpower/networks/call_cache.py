@@ -29,7 +29,6 @@ class _Shape(NamedTuple):
     dtype: torch.dtype
 
     def tensor(self) -> Tensor:
-        """A new one."""
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
 
 

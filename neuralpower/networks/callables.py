@@ -37,7 +37,6 @@ class Forward(nn.Module):
                 self.register_buffer(own, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
         return self.called(*self.bound, *args, **{**self.keywords, **kwargs})
 
 

@@ -66,7 +66,6 @@ def _taken(node: ast.AST) -> Iterator[str]:
 
 
 def _words(call: ast.Call) -> list[str]:
-    """The first text among its arguments."""
     values = (each.value for each in call.args if isinstance(each, ast.Constant))
     return [value for value in values if isinstance(value, str)][:1]
 

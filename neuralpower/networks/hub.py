@@ -9,8 +9,10 @@ import contextlib
 import functools
 import os
 import re
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,18 @@ def configuration(name: str) -> dict[str, Any]:
     return values
 
 
+def file_of(name: str, file: str, *, optional: bool = False) -> dict[str, Any] | None:
+    """The JSON object of a file of `ORG/NAME` or `ORG/NAME@REVISION`; None where it may lack, and does.
+
+    Raises ModelError as `configuration`.
+    """
+    repository, _, revision = name.partition("@")
+    if not _NAME.fullmatch(repository):
+        return None
+    found = _fetched(repository, revision or None, file, optional=optional)
+    return None if found is None else _read(name, found)
+
+
 def _cached(repository: str, revision: str | None) -> Stamps | None:
     """(path, bytes, time of change in ns) of the files in the hub's cache; None where they are not there."""
     import huggingface_hub
@@ -149,3 +163,38 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
 def _why_not() -> str:
     offline = os.environ.get(SWITCH, "").upper() in ("1", "ON", "YES", "TRUE") and not _switched_here
     return f"{SWITCH} is set" if offline else f"the hub cannot be reached ({SWITCH}=1 asks the cache alone)"
+
+
+# ---- A network is built from its description alone: meanwhile nothing is fetched from other machines ----
+# Libraries fetch without being asked: weights of a backbone, another network's configuration, kernels.
+
+
+_OFFLINE: ContextVar[bool] = ContextVar("neuralpower_offline", default=False)  # of this thread alone
+
+
+@contextlib.contextmanager
+def offline(name: str) -> Iterator[None]:
+    """Raise ModelError, which names `name`, where this thread connects to another machine within."""
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if _OFFLINE.get():
+                raise ModelError(
+                    f"{name} wants to fetch something from the network, and models are built from their "
+                    "configuration alone; write what it asks for into a config.json, or leave the field out"
+                )
+            return call(*args, **kwargs)
+
+        return checked
+
+    with alone():
+        look_up, connect = socket.getaddrinfo, socket.socket.connect
+        token = _OFFLINE.set(True)
+        socket.getaddrinfo = guarded(look_up)
+        socket.socket.connect = guarded(connect)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            socket.getaddrinfo = look_up
+            socket.socket.connect = connect  # type: ignore[method-assign]
+            _OFFLINE.reset(token)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.late import torch
+from neuralpower.networks.diffusion.pictures import NOTHING, PictureRequest
 
 TOKENS = 128  # default text length, clipped to the model's maximum
 
@@ -24,6 +25,11 @@ class InputRequest:
     input_shape: tuple[int, ...] | None = None
     dtype: torch.dtype = field(default_factory=lambda: torch.float32)
     labels: bool = False
+    picture: PictureRequest | None = None  # of a pipeline of diffusion
+
+    @property
+    def asked_picture(self) -> PictureRequest:
+        return self.picture or NOTHING
 
     def check(self) -> None:
         """Raise InputError for a size that is not a positive whole number."""

@@ -115,7 +115,6 @@ class _Weightless(TorchFunctionMode):
     """Gives a device to what makes a tensor and names none."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one function of torch."""
         kwargs = kwargs or {}
         if func not in _device_constructors() or kwargs.get("device") is not None:
             return func(*args, **kwargs)
@@ -156,7 +155,6 @@ class Written(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         self._filled: dict[int, Tensor] = {}  # by storage, whose identity lasts as long as the tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator."""
         output = func(*args, **(kwargs or {}))
         if getattr(getattr(func, "_schema", None), "is_mutable", False):
             for tensor in tensors_in((args, kwargs)):

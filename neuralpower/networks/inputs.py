@@ -1,4 +1,4 @@
-"""Inputs of a forward pass, requests for them, and their changes of batch, device and dtype."""
+"""Inputs of a forward pass: requests and shapes for them, and their changes of batch, device and dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.promised_values import (
     RANDOM,
@@ -29,16 +31,19 @@ class Inputs:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
     labelled: bool = False  # whether there are made-up labels among them
+    picture: Picture | None = None  # what a pipeline of diffusion makes of them
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors, in order."""
         return tensors_of((self.args, self.kwargs))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        """The inputs with every tensor changed."""
         return Inputs(
-            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+            map_tensors(self.args, change),
+            map_tensors(self.kwargs, change),
+            self.note,
+            self.labelled,
+            self.picture,
         )
 
 
@@ -91,3 +96,52 @@ def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int])
     else:
         drawn = torch.randn(full, generator=generator).to(request.dtype)
     return Inputs((say_made_up(drawn, RANDOM),))
+
+
+# ---- Shapes instead of inputs: (1, 3, 224, 224), as torchinfo takes them, also several, or by name ----
+
+
+Shape = tuple[int, ...]
+# how names of inputs end whose numbers are whole
+WHOLE = ("ids", "mask", "index", "indices", "tokens", "labels", "positions")
+
+
+def is_shape(value: object) -> bool:
+    """Whether it is a tuple or list of whole numbers; a torch.Size is, too."""
+    counts = isinstance(value, (tuple, list)) and all(type(size) is int for size in value)
+    return bool(counts and value)
+
+
+def one_shape(inputs: object) -> Shape | None:
+    """The shape, batch first, that stands for the only input; None where there is none.
+
+    Raises InputError for a size below 1.
+    """
+    return _checked(inputs) if is_shape(inputs) else None
+
+
+def with_tensors(inputs: Any, dtype: torch.dtype) -> Any:
+    """Inputs with tensors of ones for shapes: of all positions, or of any keyword.
+
+    Tensors of names such as input_ids and attention_mask hold whole numbers. Raises InputError.
+    """
+    if isinstance(inputs, Mapping):
+        return {
+            name: _tensor(_checked(value), str(name), dtype) if is_shape(value) else value
+            for name, value in inputs.items()
+        }
+    if isinstance(inputs, (tuple, list)) and inputs and all(map(is_shape, inputs)):
+        return tuple(_tensor(_checked(shape), "", dtype) for shape in inputs)
+    return inputs
+
+
+def _checked(shape: Any) -> Shape:
+    if not all(map(is_count, shape)):
+        raise InputError(
+            f"shape {tuple(shape)}: every size must be 1 or more, the batch first, as in (1, 3, 224, 224)"
+        )
+    return tuple(shape)
+
+
+def _tensor(shape: Shape, name: str, dtype: torch.dtype) -> Tensor:
+    return torch.ones(shape, dtype=torch.long if name.endswith(WHOLE) else dtype)

@@ -117,7 +117,6 @@ class Phase:
 
     @classmethod
     def forward(cls) -> Phase:
-        """The whole input once."""
         return cls()
 
     @classmethod
@@ -231,7 +230,6 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """The phase's name and numbers."""
         given: dict[str, Any] = {"context": self.context, "prompt": self.prompt, "new": self.new_tokens}
         given |= {} if self.lengths is None else {"lengths": spelled(self.lengths)}
         given |= {"contexts": spelled(self.contexts)} if self.contexts else {}

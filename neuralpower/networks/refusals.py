@@ -1,14 +1,20 @@
-"""Refuse networks that cannot be traced operator by operator, before it is tried."""
+"""Refuse networks that cannot be traced operator by operator, and mixed types that PyTorch refuses."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map
 
-from neuralpower.errors import InputError, ModelError, said
+from neuralpower.errors import InputError, ModelError, first_line, said
+from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.size_limits import overflows
 
@@ -57,10 +63,27 @@ SAYING = {
     ),
 }
 """A part of an error's text -> the way out."""
+MISSING = "required positional argument"  # as Python says it
 SIZES = "(batch size, sequence length, input shape)"
 
 
-def way_out(error: BaseException | None, made: bool) -> str:
+def all_inputs(model: nn.Module) -> str:
+    """How to give the inputs of a network that needs several; "" for one that needs at most one."""
+    needed = [
+        one.name
+        for one in inspect.signature(model.forward).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) < 2:
+        return ""
+    try:
+        file = Path(inspect.getfile(type(model))).name
+    except (TypeError, OSError):  # a class that was typed in
+        file = "the model's file"
+    return f"define example_inputs(batch_size) in {file}, which returns the tuple ({', '.join(needed)})"
+
+
+def way_out(error: BaseException | None, made: bool, model: nn.Module | None = None) -> str:
     """What to do where a forward pass fails on inputs that neuralpower has `made`, or that were given."""
     for words, way in SAYING.items():
         if words in said(error):
@@ -73,9 +96,57 @@ def way_out(error: BaseException | None, made: bool) -> str:
         return "its modules lie too deep in one another, or call themselves without end; nest fewer"
     if overflows(error):
         return f"no memory holds a tensor of that size: choose smaller sizes {SIZES}"
+    if made and MISSING in said(error) and model is not None and (way := all_inputs(model)):
+        return way
     if made:
         return (
             f"neuralpower cannot make inputs that fit it at these sizes: choose others {SIZES}, "
             "or give your own inputs in Python: predict(model, inputs)"
         )
     return f"check the inputs {SIZES} against what the model takes"
+
+
+# ---- Refuse mixed types that PyTorch refuses for real tensors, but accepts for tensors without values ----
+# Meta and fake tensors pass through a linear layer of whole numbers, or a mask of floats, which no device
+# would run. Products take one type. Other calls that mix types, or work on whole numbers, are tried on small
+# real tensors.
+
+
+PRODUCTS = frozenset(
+    """
+    linear mm bmm matmul addmm baddbmm mv addmv dot vdot addbmm convolution _convolution conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d conv_transpose3d
+    """.split()
+)
+GPU_ONLY = ("histc",)  # counts whole numbers there, and none on a CPU
+# for other types a GPU may have an implementation that a CPU lacks
+WHOLE = r"not implemented for '(Long|Int|Short|Char|Byte|Bool|Float|Double)'"
+TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not|{WHOLE}")
+
+
+def refused(name: str, func: Any, args: Any, kwargs: Any) -> str:
+    """PyTorch's error for a call's types; "" where they fit."""
+    tensors = tensors_in((args, kwargs))
+    types = dict.fromkeys(tensor.dtype for tensor in tensors)
+    if name in PRODUCTS:
+        names = [str(one).removeprefix("torch.") for one in types]
+        return f"it takes one dtype, but got {' and '.join(names)}" if len(names) > 1 else ""
+    plain = len(types) == 1 and tensors[0].is_floating_point() and name != "index_select"
+    if not tensors or plain or name in GPU_ONLY:
+        return ""
+    try:
+        with unset_fake_temporarily(), torch.random.fork_rng(devices=[]):
+            func(*tree_map(_tiny, args), **tree_map(_tiny, kwargs))
+    except Exception as error:
+        said = first_line(error)
+        return said if TYPES.search(said) else ""
+    return ""
+
+
+def _tiny(value: Any) -> Any:
+    """A real tensor of that type, with two numbers along each axis; the CPU for another device."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if not isinstance(value, Tensor):
+        return value
+    return torch.zeros((2,) * value.dim(), dtype=value.dtype, device="cpu")

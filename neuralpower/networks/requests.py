@@ -41,7 +41,6 @@ class Generating:
 
     @property
     def batch_size(self) -> int:
-        """Number of samples."""
         return self.prefill.batch_size
 
     def step(self, context: int) -> Pass:
@@ -62,7 +61,6 @@ class Generating:
 
     @property
     def steps(self) -> int:
-        """Number of steps after the prefill."""
         return self.new_tokens - 1
 
 
@@ -90,7 +88,7 @@ def asked_of(
         ModelError: the model is not found or cannot be built, or its forward raises.
         InputError: as `pass_of`; more tokens than the model has positions for; as `sharded`.
     """
-    source = model if isinstance(model, Source) else resolve(model)
+    source = resolve(model)
     if own_batch:
         request = replace(request, batch_size=source.batch_size(None, request.input_shape))
     module = source.build("meta", request.dtype)

@@ -161,7 +161,6 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         """Note, before a run, the tensors that stand for parameters and buffers, and the inputs."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator."""
         operator = name_of(func)
         args, kwargs = on_one_device((args, kwargs or {}))
         output = self.answered(operator, args)
@@ -206,7 +205,6 @@ class Assumed:
         return self._values[id(tensor)][1] if id(tensor) in self._values else None
 
     def note(self, name: str, output: Tensor, args: Any) -> None:
-        """Remember the result of a call."""
         if output.dim():
             return
         if name in ("all", "any"):

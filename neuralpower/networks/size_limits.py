@@ -77,7 +77,6 @@ class _Counter:
         self.modules = self.tensors = self.numbers = self.bytes = 0
 
     def module(self) -> None:
-        """A module is made."""
         self.modules += 1
         if self.modules > self.most_modules:
             self.refuse(f"has more than {self.most_modules:,} modules; choose fewer layers", SET_MODULES)

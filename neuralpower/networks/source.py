@@ -19,6 +19,7 @@ from neuralpower.networks.copies import main_dtype, retyped
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs, batch_of, in_batches, place, shaped_inputs
 from neuralpower.networks.promised_values import promise, promised, with_values, without_values
+from neuralpower.networks.refusals import all_inputs
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
 from neuralpower.networks.users_code import check_computed, check_plain, users_code
@@ -52,6 +53,7 @@ class Source:
     brings: Callable[[nn.Module], Inputs | None] | None = None
     weights: Scheme | None = None  # how a checkpoint's weights are quantised; a module is built without that
     untyped: Callable[[], nn.Module] | None = None  # makes a module whose types are not known before
+    pictures: bool = False  # whether it has a resolution, as pipelines of diffusion and their parts do
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError, also for quantised weights.
@@ -103,13 +105,19 @@ class Source:
         """Seeded random inputs on `device`; on meta they promise values. Raises InputError or ModelError."""
         request = request or InputRequest()
         request.check()
+        if not self.pictures and (given := request.asked_picture.asked):
+            option, value = next(iter(given.items()))
+            raise InputError(
+                f"--{option.replace('_', '-')} {value}: {self.name} is not a pipeline of diffusion; "
+                "leave it out, or take one of `neuralpower models --task image`"
+            )
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"
 
-        def make(device: str) -> tuple[Any, Any, str, bool]:
+        def make(device: str) -> tuple[Any, Any, str, bool, Any]:
             with users_code(what, way_out):
                 made = place(self.examples(model, request), device, request.dtype)
-            return made.args, made.kwargs, made.note, made.labelled
+            return made.args, made.kwargs, made.note, made.labelled, made.picture
 
         with own_randomness():
             return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
@@ -180,7 +188,12 @@ def by_shape(
             )
         shape = (seq_len, *(shape or ())[1:])
     if shape is None:
-        raise ModelError(f"{name} has no known input shape; give {way_out}")
+        several = all_inputs(model)
+        raise ModelError(
+            f"{name} needs several inputs; {several}"
+            if several
+            else f"{name} has no known input shape; give {way_out}"
+        )
     return shaped_inputs(model, request, shape)
 
 

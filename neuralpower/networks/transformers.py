@@ -18,7 +18,7 @@ from neuralpower.errors import ModelError, UsersError, unknown
 from neuralpower.networks.arguments import transformers_inputs
 from neuralpower.networks.config_fields import read_of
 from neuralpower.networks.config_files import folder_values
-from neuralpower.networks.offline import offline
+from neuralpower.networks.hub import offline
 from neuralpower.networks.size_limits import check_counts
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import failed, users_code

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from neuralpower.errors import ModelError, unknown
+from neuralpower.networks.hub import offline
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
-from neuralpower.networks.offline import offline
 from neuralpower.networks.source import Source, by_shape, checked_module
 
 FETCHED = frozenset(

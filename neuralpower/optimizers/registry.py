@@ -109,7 +109,6 @@ class States:
     dtype: str = ""  # "": the parameter's
 
     def __post_init__(self) -> None:
-        """Check ranges."""
         if not math.isfinite(self.numbers) or not 0 <= self.numbers <= MOST_STATES:
             raise InputError(
                 f"optimizer states {self.numbers:g}: must be numbers per parameter from 0 to {MOST_STATES}; "
@@ -133,7 +132,6 @@ class States:
             ) from None
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"{self.numbers:g}{f':{self.dtype}' if self.dtype else ''}"
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
-from neuralpower.layers.base import FORWARD
+from neuralpower.errors import NeuralPowerError
+from neuralpower.layers import KINDS
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import GENERATE, STEP
 from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
+from neuralpower.prediction.images import with_images, with_transfers
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
@@ -46,31 +49,54 @@ def predict_request(
 
 
 class Recordings:
-    """Predictions of one request for several devices, each pass of which is followed once."""
+    """Predictions of one request for several devices: what runs alike on them is followed once."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self._known: dict[Any, Recorded] = {}
         self.traces = 0
+        self._known: dict[object, Any] = {}  # or the error, which then holds for the next device, too
 
     def predict(self, predictor: Predictor) -> Prediction:
         """That for a device; raises as `predict_request`."""
-        request = self.request
-        question = request.question(predictor.platform, knows=predictor.knows)
-        key = devices_part(request, question)
-        if key is None:
-            self.traces += 1
-            return predict_request(request, predictor)[0]
+        request, platform = self.request, predictor.platform
         request.check_masters()
+        question = request.question(platform, knows=predictor.knows)
         check(predictor, question)
-        if str(key) not in self._known:
-            from neuralpower.trace.follow import record
+        asked = self._once(question.run, lambda: request.asked(request.source(), question.run))
+        question = served(asked, predictor, question)
+        backward = (
+            () if request.way == FORWARD else (kind for kind in KINDS if question.knows(kind, BACKWARD))
+        )
+        key = (platform.name, question.run, str(question.weights), *backward)
+        found = self._once(key, lambda: self._followed(asked, question))
+        return answered(found, predictor, question, model=request.called, margin=request.margin)[0]
 
-            asked: Any = request.asked(request.source(), question.run)
-            self.traces += 1
-            self._known[str(key)] = record(asked, question)
-        recorded = self._known[str(key)]
-        return priced(recorded, predictor, question, model=request.called, margin=request.margin)
+    def _followed(self, asked: Asked, question: Question) -> Followed | Grown:
+        """What is followed, from what was recorded for other devices where that serves this one."""
+        part = devices_part(self.request, question)
+        if part is not None:
+            return worked(self._once(str(part), lambda: self._recorded(asked, question)), question)
+        self.traces += 1
+        found = followed(asked, question)
+        # the steps of a generation are made one by one: each device looks at all of them
+        return replace(found, steps=tuple(found.steps)) if isinstance(found, Grown) else found
+
+    def _recorded(self, asked: Any, question: Question) -> Recorded:
+        from neuralpower.trace.follow import record
+
+        self.traces += 1
+        return record(asked, question)
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What is known by a key, or is made now; raises what making it has raised."""
+        if key not in self._known:
+            try:
+                self._known[key] = make()
+            except NeuralPowerError as error:
+                self._known[key] = error
+        if isinstance(known := self._known[key], NeuralPowerError):
+            raise known
+        return known
 
 
 def devices_part(request: Request, question: Question) -> list[Any] | None:
@@ -166,6 +192,9 @@ def _predict_pass(
         prediction = _on_one_device(found, predictor, question, model=model)
     else:
         prediction = predict_layout(found, predictor, question, model=model)
+    if found.work.picture is not None and question.phase == FORWARD:
+        prediction = with_transfers(prediction, found.work, predictor.hardware)
+        prediction = with_images(prediction, found.work.picture)
     if one.step is not None:
         prediction = with_beside(prediction, found.work, predictor, one.step)
     outline = found.outline or Outline.of(one.module)

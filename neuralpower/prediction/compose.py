@@ -168,6 +168,7 @@ def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
         if whole.shown is not None:
             n *= whole.shown[first]
         flops, size = task.flops_and_bytes()
+        calls, count = count, round(count * max(task.share, 1.0))  # a part that runs in each step is one task
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
@@ -175,8 +176,8 @@ def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
             n * float(own[first] * estimates.runtime_s[first]),
             n * float(own[first] * estimates.low_s[first]),
             n * float(own[first] * estimates.high_s[first]),
-            round(count * flops),
-            round(count * size),
+            round(calls * flops),
+            round(calls * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
             basis[first],
             power_w=_power(estimates, first),

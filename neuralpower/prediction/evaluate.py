@@ -211,7 +211,6 @@ class _Run:
             self.refuse(request, error)
 
     def predict(self) -> None:
-        """Predict every network."""
         for i, request in enumerate(self.requests):
             self.show(f"predicting {request.label}")
             with self.refusing(request):

@@ -12,6 +12,7 @@ from neuralpower.files.json_files import Declared
 from neuralpower.networks.phases import DECODE, PREFILL
 from neuralpower.prediction.carbon import Intensity, given, of_region
 from neuralpower.prediction.generation import Generation, Step
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.prices import Price, price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
@@ -133,6 +134,8 @@ def made_by(prediction: Prediction) -> Made:
         unit, each = "token", step.new_tokens
     elif isinstance(step, Step):
         unit, each = "token", max(step.tokens, 1)
+    elif isinstance(prediction.images, Images):
+        unit = prediction.images.noun
     reason = prediction.power_reason or "it is not known"
     return Made(prediction.device, unit, samples * each, taken, energy, devices, reason)
 
@@ -225,6 +228,10 @@ def _money(prediction: Prediction, made: Made, price: Price) -> Iterator[Line]:
         if later:
             rest = Interval(*(max(getattr(whole, b) - getattr(first, b), 0.0) for b in BOUNDS))
             yield Line("price per million tokens out", times(rest, second / later), price.currency, about)
+        return
+    if isinstance(prediction.images, Images):  # one of them costs enough to be said alone
+        cost = times(made.taken_s, second / MILLION / made.count)
+        yield Line(f"price per {made.unit}", cost, price.currency, about)
         return
     side = {PREFILL: " in", DECODE: " out"}.get(prediction.phase, "")
     cost = times(made.taken_s, second / made.count)

@@ -51,6 +51,14 @@ MEANT = {  # what people try -> what it is called
     **{"latency": "runtime_s (s, with bounds)", "latency_s": "runtime_s", "time": "runtime_s"},
     **{"energy": "energy_j", "power": "power_w", "memory_bytes": "memory.value_bytes"},
     **{"peak_memory": "memory.value_bytes", "by": "by_kind() or by_module()", "layers": "rows"},
+    **{"throughput": "batch_size / runtime_s.value", "samples_per_s": "batch_size / runtime_s.value"},
+    **{"tokens_per_s": "generation.tokens_per_s", "bounds": "runtime_s.low and runtime_s.high"},
+    **{
+        "table": "rows",
+        "to_dict": "to_json()",
+        "to_dataframe": "to_pandas()",
+        "summary": "print(prediction)",
+    },
     **{"params": "parameters", "num_parameters": "parameters", "total_flops": "flops", "macs": "flops / 2"},
 }
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
@@ -111,6 +119,7 @@ class Prediction(Shown):
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Declared | None = None  # of a prefill, a decoder's step or a whole generation
+    images: Declared | None = None  # of a pipeline of diffusion: what its call makes
     memory: Memory | None = None  # at the peak
     device_memory_bytes: float | None = None  # by the device's sheet
     origin: str = ""  # for a device given by name: how its times are known, as text
@@ -133,7 +142,6 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -211,7 +219,6 @@ class Prediction(Shown):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
@@ -316,6 +323,7 @@ class Prediction(Shown):
             **named(self, "warnings unmodelled"),
             "training": self.training and self.training.to_json(self.runtime_s.value),
             "generation": plain(self.generation),
+            **({} if self.images is None else named(self, "images")),  # of pipelines alone
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             **named(self, "parallel run origin? savings passes weights footprint? layers=rows"),
             "by_kind": plain(self.by_kind()),
@@ -331,7 +339,6 @@ class Tree(Shown):
     depth: int
 
     def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
         return self.root.lines()
 
 

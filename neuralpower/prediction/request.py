@@ -23,6 +23,7 @@ from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
+from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.sources import published_dtype, resolve
@@ -58,6 +59,7 @@ class Request:
     phase: Phase = field(default_factory=Phase)  # training and backward, too
     recipe: Recipe = RECIPE
     routing: Routing = ROUTING
+    picture: PictureRequest = NOTHING  # of a pipeline of diffusion
     memory_format: str | None = None  # channels_last; None: as the network has it
     autocast: str | None = None  # the low precision that products are cast to
     lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
@@ -80,7 +82,6 @@ class Request:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training step."""
         return self.phase.name == TRAINING
 
     @property
@@ -92,7 +93,7 @@ class Request:
     def inputs(self) -> InputRequest:
         """The sizes that its inputs are made from; a training step has labels besides."""
         dtype = torch_dtype(self.dtype)
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains)
+        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains, self.picture)
 
     @property
     def length(self) -> int | None:
@@ -123,7 +124,6 @@ class Request:
 
     @property
     def label(self) -> str:
-        """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
         phase = "" if self.passed == Phase() else f" {self.passed.label}"
         layout = "" if self.layout.alone else f" {self.layout.short}"
@@ -138,6 +138,7 @@ class Request:
             **{name: getattr(self, name) for name in ("batch_size", "dtype", "seq_len")},
             **{name: getattr(phase, name) for name in ("context", "prompt", "new_tokens")},
             "phase": phase.name,
+            **self.picture.options,
             **{f"{name}_parallel": getattr(layout, name) for name in DEGREES},
             "zero": layout.shard.removeprefix("zero") or None,
             "schedule": layout.schedule,
@@ -156,15 +157,18 @@ class Request:
     @property
     def called(self) -> str:
         """The model's name; of a module, its class."""
-        return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
+        if isinstance(self.model, (str, Path)):
+            return str(self.model)
+        from neuralpower.networks.source import Source
+
+        return str(self.model.name) if isinstance(self.model, Source) else type(self.model).__name__
 
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
         from neuralpower.networks.adapters import with_lora
-        from neuralpower.networks.source import Source
         from neuralpower.trace.memory_formats import with_channels_last
 
-        found = self.model if isinstance(self.model, Source) else resolve(self.model)
+        found = resolve(self.model)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
 
@@ -244,6 +248,7 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
         "batch_size": 1 if batch is None else int(batch),
         "input_shape": shape,
         "phase": phase,
+        "picture": picture_in(options),
         "recipe": recipe_in(options, phase.name, layouts_in(options)),
         "routing": routing if isinstance(routing, Routing) else Routing.parsed(routing),
         "layout": layout,
@@ -261,6 +266,35 @@ def of_sizes(model: Any, text: str) -> str:
     if not all("=" in part for part in parts):
         raise InputError(f"--dim {text}: write NAME=SIZE with commas, such as batch=8,height=224")
     return f"{name}{'&' if '?' in name else '?'}{'&'.join(parts)}"
+
+
+def picture_in(options: Given) -> PictureRequest:
+    """The request to a pipeline of diffusion; raises InputError for numbers that cannot be."""
+    counts = {name: options.get(name) for name in ("frames", "steps", "images")}
+    for name, value in counts.items():
+        if value is not None and not is_count(value):
+            raise InputError(
+                f"--{name} {value}: must be a whole number, 1 or more; leave it out for the default"
+            )
+    reused, offload = options.get("reuse_steps"), options.get("offload")
+    if reused is not None and not (isinstance(reused, (int, float)) and 0 <= reused < 1):
+        raise InputError(f"--reuse-steps {reused}: a share of the steps, from 0 to below 1; write 0.3")
+    if offload not in (None, *OFFLOADS):
+        raise InputError(f"--offload {offload}: {', '.join(OFFLOADS)}; write --offload {MODEL}")
+    return PictureRequest(
+        texts.resolution(options.get("resolution")),
+        guidance=_guidance(options.get("guidance")),
+        tiling=bool(options.get("tiling")),
+        slicing=bool(options.get("slicing")),
+        reuse_steps=reused,
+        offload=offload,
+        **counts,
+    )
+
+
+def _guidance(given: Any) -> str | None:
+    """On or off, as text or as True and False."""
+    return {True: ON, False: OFF}[given] if isinstance(given, bool) else given
 
 
 def phase_in(options: Given) -> Phase:

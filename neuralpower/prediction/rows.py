@@ -86,7 +86,6 @@ class Row:
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of all calls together (J)."""
         return None if self.power_w is None else self.power_w.value * self.runtime_s
 
     def cells(self) -> dict[str, Any]:

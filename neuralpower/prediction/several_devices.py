@@ -55,7 +55,6 @@ class Parallel(Declared):
 
     @property
     def ranks(self) -> int:
-        """Number of devices."""
         return self.layout.ranks
 
     @property
@@ -75,6 +74,5 @@ class Parallel(Declared):
 
     @property
     def described(self) -> dict[str, object] | None:
-        """The cluster in few words."""
         c = self.cluster
         return None if c is None else {"device": c.spec.slug, "per_node": c.per_node, "nodes": c.nodes}

@@ -17,7 +17,6 @@ class Shown:
     """Gives the module that draws results, with `text`, `line`, `html` and `plot`."""
 
     def __str__(self) -> str:
-        """The table that the command prints."""
         return str(type(self).drawing().text(self))
 
     def __repr__(self) -> str:

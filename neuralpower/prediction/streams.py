@@ -44,7 +44,6 @@ class Rank:
     stream: Array | None = None  # [calls], which stream runs each, from 0; None: one runs all
 
     def __post_init__(self) -> None:
-        """Check shapes and signs."""
         for name in ("seconds", "issue_s", "stream"):
             value = getattr(self, name)
             if value is None:

@@ -137,7 +137,6 @@ class NetworkProfile:
 
     @property
     def overhead_s(self) -> float | None:
-        """Overhead of instrumentation per run (s)."""
         row = next((row for row in self.rows if row.path == OVERHEAD), None)
         return None if row is None or row.runtime_s is None else -row.runtime_s
 

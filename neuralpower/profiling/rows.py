@@ -59,7 +59,6 @@ class Row:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Achieved."""
         return self.flops / self.runtime_s if self.flops and self.runtime_s and self.runtime_s > 0 else None
 
     @property
@@ -218,7 +217,6 @@ class Total:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Achieved."""
         return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
 
 

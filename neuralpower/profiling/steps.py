@@ -64,7 +64,6 @@ class Spread:
         return float(np.mean(np.asarray(self.samples_s)[self.middle]))
 
     def quantile(self, share: float) -> float:
-        """0.5 for the median."""
         return float(np.quantile(self.samples_s, share))
 
     @property

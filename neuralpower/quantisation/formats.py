@@ -76,7 +76,6 @@ class Format:
 
     @property
     def label(self) -> str:
-        """The usual name of its type."""
         return self.dtype.upper() if self.dtype in GGUF else LABELS.get(self.dtype, self.dtype)
 
     @property

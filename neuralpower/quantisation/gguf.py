@@ -152,7 +152,6 @@ def _places(weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Iter
 
 
 def _role(weight: Weight) -> str:
-    """The role of a matrix."""
     path = weight.name.removesuffix(".weight")
     last, in_attention = path.rpartition(".")[2], "att" in path
     if last in ("c_proj", "dense"):

@@ -77,6 +77,5 @@ class Scheme:
 
     @property
     def all_forms(self) -> tuple[Format, ...]:
-        """Each format that it has."""
         found = (self.form, *(form for _, form in self.rules))
         return tuple(dict.fromkeys(form for form in found if form is not None))

@@ -54,7 +54,6 @@ class Quantised(Declared):
 
     @property
     def line(self) -> str:
-        """A line for people."""
         named = _folded(self.left_out)
         shown, more = named[:MOST_NAMED], max(len(named) - MOST_NAMED, 0)
         shown += [f"{more} more"] if more else []

@@ -35,7 +35,6 @@ class Weight:
 
     @property
     def numbers(self) -> int:
-        """How many it has."""
         return math.prod(self.shape)
 
     @property

@@ -102,7 +102,6 @@ def _rasterise(svg: str, path: Path) -> None:
 
 
 def _mark(axes: Any, mark: ElementTree.Element, top: float, style: Style) -> None:
-    """Draw one text, box or outline."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
@@ -176,6 +175,8 @@ def _end(command: str, numbers: Sequence[float], at: complex, begun: complex) ->
 
 def _arc(at: complex, end: complex, numbers: Sequence[float]) -> list[complex]:
     """Points of a circle's arc, clockwise on paper, from `at` to `end`."""
+    if at == end:  # too thin to be seen
+        return [end]
     radius, is_large = numbers[0], bool(numbers[3])
     half = (end - at) / 2
     aside = max(radius**2 - abs(half) ** 2, 0.0) ** 0.5 * (-1j if is_large else 1j) * half / abs(half)

@@ -9,32 +9,49 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.prediction.explore.compare import Comparison
 from neuralpower.prediction.explore.fit import Fit
-from neuralpower.prediction.explore.remedies import Remedy
+from neuralpower.prediction.explore.remedies import TOGETHER, Remedy
 from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
-from neuralpower.prediction.explore.verdict import FITS, TIGHT
+from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT
 from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.prediction.request import Request
 from neuralpower.report.glance import memory_line
-from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
+from neuralpower.report.grid import (
+    WIDTH,
+    Cell,
+    as_asked,
+    grid,
+    listed,
+    narrowed,
+    note_lines,
+    percent,
+    warning_lines,
+)
 from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
 
+SPARED = ("basis", "up to", "bound by", "bubble", "exposed", "samples", "memory", "dtype", "energy")
+"""Columns that narrow tables do without, in this order."""
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
+SHORT = {FITS: "yes", TIGHT: "tight", DOES_NOT_FIT: "no"}
 MOST_SAID = 60  # characters of a reason in a cell
 
 
-def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
-    """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`."""
+def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False, width: int | None = None) -> str:
+    """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`.
+
+    Less important columns go where the table is wider than `width` letters.
+    """
     shown, waiting = result.points[: top or None], [p for p in result.points if p.host_bound]
-    columns = point_columns(result) | {"90 %": _in_short}
+    columns: dict[str, Callable[[SweepPoint], object]] = {**point_columns(result), "90 %": _in_short}
+    if width is not None:
+        columns = narrowed(shown, columns, SPARED, width)
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
-    points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
     notes = [*_bound(waiting, len(result.points)), *result.notes]
-    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
+    foot = [*more, f"* Pareto-optimal ({result.front})", *note_lines(notes)]
     warnings = warning_lines([*result.warnings, *_too_large(result.points)])
     table = listed(shown, columns, left=[*columns].index("batch"))
     return as_asked([*warnings, head, "", table, *foot], marked)
@@ -72,6 +89,7 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
     added = any(p.joules_per_unit and p.energy_j and _more_than_own(p) for p in points)
     shown = {
         "predictor": len({p.predictor for p in points}) > 1,
+        "length": any(p.seq_len is not None for p in points),
         **dict.fromkeys(("layout", "exposed", "bubble"), spread),
         "bound by": any(p.host_bound for p in points),
         "limit": any(p.power_limit_w for p in points),
@@ -221,7 +239,8 @@ def fit_table(
         lines.append(f"concurrent sequences: {_sure(fit.sequences, likely)} ({each})")
     process = f" plus {binary(fit.process_bytes)} of the process" if fit.process_bytes else ""
     end = "high estimate" if fit.memory.assumed else "upper bound"
-    lines.append(f"{counted(fit.traces, 'trace')}, checked against the memory's {end}{process}")
+    if detailed:
+        lines.append(f"{counted(fit.traces, 'trace')}, checked against the memory's {end}{process}")
     lines += _remedy_lines(fit.remedies)
     return as_asked([*lines, *note_lines(fit.notes)], marked)
 
@@ -248,18 +267,22 @@ def _verdict(fit: Fit, kept: str) -> str:
 
 
 def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
-    """Changes that would make it fit, one in a row."""
-    if not remedies:
+    """Changes that would make it fit, one in a row, then several together."""
+    alone = [one for one in remedies if TOGETHER not in one.change]
+    if not alone:
         return []
     columns: dict[str, Callable[[Remedy], str]] = {
-        "change": lambda one: one.change,
+        "with": lambda one: one.options or one.change,
         "costs": lambda one: one.cost,
-        "options": lambda one: one.options or "-",
-        "verdict": lambda one: Cell(one.verdict, "" if one.fits else "weak"),
-        "saves": lambda one: binary(one.saved_bytes),
-        "needs up to": lambda one: binary(one.memory.high_bytes),
+        "up to": lambda one: binary(one.memory.high_bytes),
+        "fits": lambda one: Cell(SHORT[one.verdict], "" if one.fits else "weak"),
     }
-    return ["", "changes that save memory, the cheapest first", "", listed(remedies, columns, left=4), ""]
+    lines = ["", "changes that save memory, the cheapest first", "", listed(alone, columns, left=2)]
+    for one in remedies:
+        if TOGETHER in one.change:
+            needs = f"up to {binary(one.memory.high_bytes)}, {one.verdict}"
+            lines += textwrap.wrap(f"together, {needs}: {one.options}", WIDTH, break_on_hyphens=False)
+    return [*lines, ""]
 
 
 def engine_lines(fit: Fit, engine: EngineMemory, request: Request) -> list[str]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import TOLD
+from neuralpower.networks.diffusion.families import VIDEO
 from neuralpower.networks.phases import STEP, spelled
 from neuralpower.prediction.footprint import Footprint
 from neuralpower.prediction.generation import Generation, Step
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
@@ -103,12 +105,25 @@ def _question(p: Prediction) -> str:
     elif isinstance(about, Step):
         what = "context" if about.context else "prompt"
         sizes = f" ({what} {spelled(about.lengths) if about.lengths else about.context or about.tokens})"
+    if isinstance(p.images, Images):
+        sizes = f" ({', '.join(_picture(p.images))})"
     runs_as = p.weights and p.weights.runs_as
     weights = "" if p.weights is None else f", weights {p.weights.name}"
     weights += f" ({runs_as})" if runs_as else ""
     layout = p.parallel and p.parallel.layout
     place = p.device if layout is None else f"{layout.ranks} x {p.device}, {layout}"
     return f"{p.model}, {p.phase}{sizes}, batch {p.batch_size}, {p.dtype}{weights}, {p.run}, on {place}"
+
+
+def _picture(made: Images) -> Iterator[str]:
+    """What a pipeline makes, in a few words."""
+    if made.width:
+        yield f"{made.width}x{made.height}"
+    if made.task == VIDEO:
+        yield f"{made.frames} frames"
+    yield counted(made.steps, "step")
+    if made.guidance:
+        yield "guided"
 
 
 def _bounds(p: Prediction) -> str:
@@ -130,6 +145,9 @@ def _rate(p: Prediction) -> str:
         return f"{waits}, {rate}"
     if isinstance(about, (Generation, Step)):
         return f"{waits}, {plain(about.tokens_per_s.value)} tokens/s"
+    if isinstance(p.images, Images):
+        each, hour = p.images.runtime_per_image_s.value, p.images.images_per_hour.value
+        return f": {quantity(each, 's')} per {p.images.noun}, {plain(hour)} {p.images.noun}s/h"
     samples = p.batch_size if p.training is None else p.training.samples
     return "" if p.runtime_s.value <= 0 else f", {plain(samples / p.runtime_s.value)} samples/s"
 
@@ -144,6 +162,8 @@ def _energy(p: Prediction) -> str:
     about, each = p.generation, ""
     if isinstance(about, (Generation, Step)) and about.energy_per_token_j is not None:
         each = f", {quantity(about.energy_per_token_j.value, 'J')} per token"
+    if isinstance(p.images, Images) and p.images.energy_per_image_j is not None:
+        each = f", {quantity(p.images.energy_per_image_j.value, 'J')} per {p.images.noun}"
     return f"energy {bounded(p.energy_j, 'J')}{each}, power {bounded(p.power_w, 'W')}{how}"
 
 

@@ -10,6 +10,8 @@ from neuralpower.report.number_format import bar
 
 T = TypeVar("T")
 
+WIDTH = 80  # letters of a line where no terminal says more
+
 
 class Cell(str):
     """A cell's text, and one of `files.terminal.STYLES` for terminals."""
@@ -77,6 +79,17 @@ def as_asked(lines: Iterable[str], marked: bool) -> str:
 def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], object]], left: int = 1) -> str:
     """A row for each record; `columns` give a cell's text by its header."""
     return grid([*columns], [[cell(record) for cell in columns.values()] for record in records], left)
+
+
+def narrowed(
+    records: Sequence[T], columns: Mapping[str, Callable[[T], object]], spared: Sequence[str], width: int
+) -> dict[str, Callable[[T], object]]:
+    """The columns without the first of `spared` that make the table wider than `width`."""
+    kept = dict(columns)
+    for name in spared:
+        if max(map(len, unstyled(listed(records, kept)).splitlines())) > width:
+            kept.pop(name, None)
+    return kept
 
 
 def percent(value: float | None, form: str = ".1%") -> str:

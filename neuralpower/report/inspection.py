@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from neuralpower.data.dataset import Dataset
-from neuralpower.data.importing import EXAMPLE
+from neuralpower.data.dataset import Dataset, read_dataset
+from neuralpower.data.importing import EXAMPLE, read_file, with_columns, write_tables
 from neuralpower.data.schema import FEWEST_ROWS, named
 from neuralpower.data.screening import Rejected, Rows, averaged, metered, refusals, screen
+from neuralpower.errors import InputError
+from neuralpower.files.paths import is_file
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
@@ -89,6 +93,82 @@ def _table(
 ) -> Table:
     refused = tuple(row for row in rejected if row.reason != f"status {EXAMPLE}")
     return Table(kind, usable + len(refused), usable, len(rejected) - len(refused), refused, rows, groups)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Tables of measured rows after the checks; `print` lists the refused rows with a fix."""
+
+    tables: tuple[Table, ...]
+    written: tuple[Path, ...] = ()  # files with the usable rows
+
+    @property
+    def usable(self) -> dict[str, int]:
+        """Usable rows by kind."""
+        return {table.kind: table.usable for table in self.tables}
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        """Each refused row: kind, line, reason and fix."""
+        return refused_json(self.tables)
+
+    def __str__(self) -> str:
+        """The lines of `neuralpower dataset check`."""
+        return "\n".join(check_lines(self.tables))
+
+    def to_json(self) -> dict[str, Any]:
+        """Usable rows by kind, and the refused ones."""
+        return {"schema": 1, "usable": self.usable, "refused": self.refused}
+
+
+def check(
+    source: str | Path,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    device: str | None = None,
+    out: Path | None = None,
+    *,
+    trust_code: bool = False,
+) -> Check:
+    """A dataset or one file, checked row by row; usable rows are written to the folder `out`.
+
+    Raises:
+        InputError: a device for a dataset that names one; none for a file whose rows are to be written.
+        DatasetError: a source that cannot be read, or columns that are missing.
+    """
+    source = str(source)
+    if is_file(source):
+        dataset = read_file(Path(source), kind, columns or {}, device)
+    elif device is not None:
+        raise InputError(f"--device {device}: dataset.json in {source} names the device; leave it out")
+    else:
+        dataset = with_columns(read_dataset(source, samples=False), columns or {}, kind)
+    if out is not None:
+        _check_writable(dataset, source, device)
+    tables = read_tables(dataset, trust_code)
+    return Check(tuple(tables), () if out is None else tuple(_write(out, dataset, tables)))
+
+
+def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
+    """Raise InputError if the device is unnamed, or the folder is a collection, which merge copies."""
+    if is_file(source) and device is None and not is_file(Path(source).parent / "dataset.json"):
+        raise InputError("--out: which device was measured? Add --device, such as --device 'NVIDIA L40S'")
+    if any("config_id" in table for table in dataset.tables.values()):
+        text = "is a collection, whose rows cannot be changed"
+        raise InputError(f"{source}: {text}; copy it with `neuralpower dataset merge {source} --out FOLDER`")
+
+
+def _write(out: Path, dataset: Dataset, tables: Sequence[Table]) -> list[Path]:
+    """Write the usable rows; for whole networks, all rows that are not refused."""
+    found: dict[str, Rows | pd.DataFrame] = {}
+    for table in tables:
+        if table.rows is not None:
+            found[table.kind] = table.rows
+        else:
+            refused = {row.line - 2 for row in table.rejected}
+            given = dataset.tables[table.kind]
+            found[table.kind] = given[[i not in refused for i in range(len(given))]]
+    return list(write_tables(out, dataset.meta, found))
 
 
 def check_lines(tables: Sequence[Table]) -> Iterator[str]:

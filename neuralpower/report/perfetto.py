@@ -325,7 +325,6 @@ def _whole(p: Prediction) -> dict[str, Any]:
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:
-    """Numbers rounded to DIGITS."""
     return {name: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for name, v in figures.items()}
 
 

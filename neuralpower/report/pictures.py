@@ -403,7 +403,6 @@ class Swept:
 
 
 def _rates(point: SweepPoint) -> tuple[float | None, ...]:
-    """Throughput with its bounds."""
     if not (point.units_per_s and point.runtime_s and point.low_s and point.high_s):
         return (point.units_per_s,)
     made = point.units_per_s * point.runtime_s

@@ -48,7 +48,6 @@ def _head(found: Traffic) -> Iterator[str]:
 
 
 def _waits(found: Traffic) -> str:
-    """The table of waiting times."""
     rows = []
     for measure, name in NAMES.items():
         mean = found.interval(measure)
@@ -115,7 +114,6 @@ def _promise(found: Traffic | Plan) -> str:
 
 
 def _point(load: Load) -> list[str]:
-    """A row of the curve."""
     return [
         f"{load.rate:.3g}",
         f"{load.tokens_per_s:,.0f}",
@@ -164,7 +162,6 @@ def _knee(found: Traffic) -> tuple[str, ...]:
 
 
 def _curves(found: Traffic) -> Iterator[XY]:
-    """Latencies and throughput over the rate."""
     label = "requests per second"
     for measure in ("ttft_s", "tpot_s", "latency_s"):
         lines = tuple(

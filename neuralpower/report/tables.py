@@ -11,10 +11,11 @@ from neuralpower.files.terminal import unstyled, visible
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.regressor import Regressor
 from neuralpower.prediction import rows
+from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
 from neuralpower.prediction.rows import Column, Interval, Row
 from neuralpower.report.glance import details, glance, parallel_lines
-from neuralpower.report.grid import Cell, Share, as_asked, grid, note_lines
+from neuralpower.report.grid import WIDTH, Cell, Share, as_asked, grid, note_lines
 from neuralpower.report.number_format import binary, counted, many, quantity
 
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
@@ -24,7 +25,6 @@ PARTS = 6  # names of a joined call that are shown
 SUMS = ("calls", "latency", "share")  # columns that say something of all further rows together
 READABLE_DEPTH = 3  # of modules in Markdown
 Value = str | Share
-WIDTH = 80  # letters of a line where no terminal says more
 SPARED = ("bound", "FLOP", "calls", "power")  # columns that narrow tables do without, in this order
 MOST_NOTES = 3
 
@@ -46,7 +46,6 @@ class Figure:
     about: str = ""  # its bounds
 
     def __str__(self) -> str:
-        """The number with its bounds."""
         return f"{self.value} ({self.about})" if self.about else self.value
 
 
@@ -96,7 +95,8 @@ def prediction_table(
         return str(prediction.tree(depth))
     p, columns = prediction, row_columns(prediction, by)
     every = rows_by(p, by, depth)
-    shown, rest = (every[:top], every[top:]) if top else (every, [])
+    largest = {id(row) for row in sorted(every, key=lambda row: -row.runtime_s)[: top or None]}
+    shown, rest = ([row for row in every if (id(row) in largest) is kept] for kept in (True, False))
     cells = [[cell(row) for cell in columns.values()] for row in shown]
     if rest:
         whole = replace(rest[0], **{name: sum(getattr(row, name) for row in rest) for name in rows.SUMMED})
@@ -114,7 +114,24 @@ def prediction_table(
     kept = notes if full else notes[:MOST_NOTES]
     unsaid = [f"({counted(len(notes) - len(kept), 'more note')} with -v)"] if len(notes) > len(kept) else []
     foot = map(visible, (*parallel_lines(p), *_foot(p)))
-    return as_asked([*head, "", table, *foot, *note_lines(kept), *unsaid], marked)
+    parts = ["", part_table(p.images)] if isinstance(p.images, Images) else []
+    return as_asked([*head, *parts, "", table, *foot, *note_lines(kept), *unsaid], marked)
+
+
+def part_table(images: Images) -> str:
+    """The parts of a pipeline: how often each runs, and what one run and all runs take."""
+    cells: list[list[Value]] = [
+        [
+            part.name,
+            f"{part.times:,}",
+            quantity(part.each_s, "s"),
+            quantity(part.runtime_s, "s"),
+            Share(part.share),
+            "" if part.energy_j is None else quantity(part.energy_j, "J"),
+        ]
+        for part in images.parts
+    ]
+    return grid(["part", "runs", "each", "latency", "share", "energy"], cells, left=1)
 
 
 def rows_by(prediction: Prediction, by: str, depth: int) -> Sequence[Row]:

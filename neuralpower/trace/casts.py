@@ -156,7 +156,6 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Keep the result."""
         result = torch.empty_like(x, dtype=torch.float32)
         ctx.save_for_backward(result)
         ctx.dtype = x.dtype

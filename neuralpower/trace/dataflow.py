@@ -24,7 +24,6 @@ class Node:
 
     @property
     def call(self) -> LayerCall | UnmodelledCall | None:
-        """The only call."""
         return self.calls[0] if len(self.calls) == 1 else None
 
 

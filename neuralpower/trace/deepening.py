@@ -151,6 +151,10 @@ class Deepening:
         found._begin(four)
         return found
 
+    def ends(self, groups: int) -> tuple[int, ...]:
+        """The ends of a history of that number of blocks, counted as `ranked` counts."""
+        return tuple(self._moved(end, groups - SHORT) for end in self._four.ends)
+
     def storages(self, blocks: int) -> list[Storage]:
         """The storages of a network of `blocks` blocks, with times as ranks; raises IrregularError."""
         return self._more(blocks - SHORT)
@@ -193,7 +197,6 @@ class Deepening:
     # ---- the deep network
 
     def _more(self, more: int) -> list[Storage]:
-        """The storages with `more` blocks more."""
         found = self._held(more)
         for time in sorted(filter(None, self._born)):
             found += self._made(time, more)

@@ -17,7 +17,7 @@ from neuralpower.layers.base import of_real
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.tensors import check_output, common_dtype, tensors_in
 from neuralpower.networks.call_cache import key_of
-from neuralpower.networks.mixed_dtypes import refused
+from neuralpower.networks.refusals import refused
 from neuralpower.networks.running import name_of
 from neuralpower.trace.quantised_calls import plain_call
 from neuralpower.trace.routing import Routing

@@ -10,17 +10,17 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
+from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.by_request import stepped
 from neuralpower.trace.casts import cast_rules
-from neuralpower.trace.decoder_steps import Growing
+from neuralpower.trace.decoder_steps import Growing, each_length
 from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
-from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -42,7 +42,7 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
 
 def work_of(one: Pass, question: Question) -> Trace:
     """The tasks of a pass or a step, without its memory; raises as `follow`."""
-    return _stepped(one, applied(_of_calls(one, question), question), question)
+    return _stepped(one, applied(of_calls(one, question), question), question)
 
 
 def _stepped(one: Pass, work: Trace, question: Question) -> Trace:
@@ -96,9 +96,9 @@ def frozen(module: nn.Module) -> list[str]:
 
 def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
-    prefill = _of_calls(asked.prefill, question)
+    prefill = of_calls(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked, partial(_of_calls, question=question), first, last)
+    growing = Growing(asked, partial(of_calls, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -116,7 +116,7 @@ def _generation(asked: Generating, question: Question) -> Grown:
     )
 
 
-def _of_calls(one: Pass, question: Question) -> Trace:
+def of_calls(one: Pass, question: Question) -> Trace:
     """The trace of a pass after the passes that change calls: between two steps, what follows is a line."""
     return applied(_recorded(one, question), question, OF_CALLS)
 
@@ -127,8 +127,8 @@ def _recorded(one: Pass, question: Question) -> Trace:
     Samples of different lengths follow from two traces near their mean length.
     """
     if one.longer is not None:
-        shorter = _of_calls(replace(one, longer=None), question)
-        return each_length(shorter, _of_calls(one.longer, question), one)
+        shorter = of_calls(replace(one, longer=None), question)
+        return each_length(shorter, of_calls(one.longer, question), one)
     inputs = one.inputs
     try:
         with cast_rules(question.platform):
@@ -144,7 +144,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes
-    return replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    return repeating(replace(found, about=shape_of(one), granted=(*found.granted, *said)), inputs)
+
+
+def repeating(traced: Trace, inputs: Inputs) -> Trace:
+    """The trace with what a pipeline makes: how often its parts run, and where their weights wait."""
+    picture = inputs.picture
+    if picture is None:
+        return traced
+    granted = (*traced.granted, *picture.notes)
+    return replace(traced, picture=picture, granted=granted)
 
 
 def shape_of(one: Pass) -> PassShape:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuralpower.networks.passes import Pass
-from neuralpower.trace.lifetimes import StepLifetimes
+from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.totals import sizes
+from neuralpower.quantisation.weights import Weight
+from neuralpower.trace.lifetimes import ACTIVATIONS, StepLifetimes, Storage
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 
@@ -86,3 +88,19 @@ def worked(recorded: Recorded, question: Question) -> Followed:
         lifetimes = with_quantised(lifetimes, found.weights, question.weights)
     work = applied(found, question)
     return Followed(recorded.asked, found, work, lifetimes, recorded.notes, recorded.outline)
+
+
+# ---- A training step whose frozen weights are quantised, as QLoRA has them ----
+
+
+def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Scheme) -> StepLifetimes:
+    """The step with frozen weights in a scheme's formats; each product widens its own while it runs.
+
+    Raises InputError where a group does not divide a product's inputs.
+    """
+    forms = scheme.forms(weights, {})
+    found = sizes(weights, forms, {})
+    plain = {one.name: one.bytes for one in weights if forms.get(one.name) is not None}
+    widened = [Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain]
+    storages = [one._replace(bytes=found.get(one.name, one.bytes)) for one in step.storages]
+    return step._replace(storages=(*storages, *widened))

@@ -78,7 +78,6 @@ class Group:
 
     @property
     def mask(self) -> int:
-        """Its members as bits."""
         return sum(1 << i for i in self.members)
 
 

@@ -87,7 +87,6 @@ class Gradients:
         self._leaves = [self._value(parameter) for parameter in dict.fromkeys(parameters)]
 
     def asks(self, tensor: Tensor) -> bool:
-        """Whether it needs a gradient."""
         known = tensor in self._values or bool(self._writers.get(tensor))
         return known or (self._found and tensor.requires_grad)
 
@@ -107,7 +106,6 @@ class Gradients:
         return [t for t in [*self._values] if self._values[t].made is None and self._values[t] in used]
 
     def reaches(self, tensor: Tensor) -> bool:
-        """Whether a gradient reaches it."""
         return self._values.get(tensor) in self._used()
 
     def _used(self) -> set[_Value | None]:

@@ -150,7 +150,6 @@ class _Costs(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-cal
     total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run and count one operator."""
         output = func(*args, **(kwargs or {}))
         count = flop_registry.get(getattr(func, "_overloadpacket", None))
         self.total += count(*args, **(kwargs or {}), out_val=output) if count else 0
@@ -163,7 +162,6 @@ class _Flex(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keep inputs, output and sums."""
         output, sums, largest = flex_output(query, key, value)
         ctx.save_for_backward(query, key, value, output, sums)
         ctx.mark_non_differentiable(sums, largest)

@@ -27,7 +27,6 @@ class ModuleStack:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Follow the calls."""
         before = nn.modules.module.register_module_forward_pre_hook(self._enter)
         after = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
         with before, after:  # a handle takes itself off
@@ -78,5 +77,4 @@ class With(nn.Module):
         self.model, self.action = model, action
 
     def forward(self) -> Any:
-        """What the function returns."""
         return self.action()

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad, functional
 from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import NeuralPowerError, said
 from neuralpower.trace.gradients import differentiable
 from neuralpower.trace.undisturbed import swapped
 
@@ -51,7 +51,6 @@ class Context(FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors given to `save_for_backward`."""
         return self.to_save
 
 
@@ -265,4 +264,47 @@ def engine_answered(engine: Engine) -> Iterator[None]:
         return tuple(gradients)
 
     with swapped(torch.autograd, _engine_run_backward=run, _make_grads=given):
+        yield
+
+
+# ---- Gradients that a forward pass takes itself, as forces are of an energy: it then runs with autograd ----
+# Without autograd composite operators stay whole, and a forward pass that asks for gradients fails. So it
+# is tried without first; `takes_gradients` says where autograd is needed.
+
+
+FAILING = ("does not require grad", "Cannot set version_counter for inference tensor")
+NOTE = (
+    "its forward pass takes gradients itself, or makes jagged tensors: composite operators are followed in "
+    "their parts"
+)
+
+
+class GradientsAskedError(Exception):
+    """A call that answers zeros or nothing, and no error, where there is no autograd."""
+
+
+def takes_gradients(error: BaseException) -> bool:
+    """Whether a forward pass failed without autograd: it asks for gradients, or makes jagged tensors."""
+    text = said(error)
+    return isinstance(error, GradientsAskedError) or any(words in text for words in FAILING)
+
+
+@contextlib.contextmanager
+def asking_noticed() -> Iterator[None]:
+    """Have `torch.autograd.functional` and dual numbers raise GradientsAskedError.
+
+    `torch.func` has an autograd of its own, which makes dual numbers, too.
+    """
+
+    def asked(*_: Any, **__: Any) -> Any:
+        raise GradientsAskedError("torch.autograd.functional asks for gradients")
+
+    own: Any = forward_ad.make_dual
+
+    def make_dual(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            raise GradientsAskedError("torch.autograd.forward_ad asks for gradients")
+        return own(*args, **kwargs)
+
+    with swapped(functional, _grad_preprocess=asked), swapped(forward_ad, make_dual=make_dual):
         yield

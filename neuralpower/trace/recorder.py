@@ -41,7 +41,6 @@ from neuralpower.trace.higher_order import (
     of_branches,
     steps_of,
 )
-from neuralpower.trace.inner_gradients import NOTE, asking_noticed
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Flow, accesses
 from neuralpower.trace.loops import View, layer_in_loop, looped
 from neuralpower.trace.made_up import MadeUp
@@ -55,7 +54,7 @@ from neuralpower.trace.notes import (
     unpriced_hooks,
     unread_notes,
 )
-from neuralpower.trace.own_backward import REVERSED
+from neuralpower.trace.own_backward import NOTE, REVERSED, asking_noticed
 from neuralpower.trace.own_passes import OwnPasses, Section, passed
 from neuralpower.trace.quantised_calls import QUANTISED
 from neuralpower.trace.records import LOSS, LayerCall, Trace, UnmodelledCall, call_shapes, run_again
@@ -107,7 +106,6 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return self.own.section
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
-        """The recorded trace."""
         section, parameters = self.section, list(self.model.parameters())
         check_countable(type(self.model).__name__, section.calls, section.unmodelled)
         followed = section.gradients

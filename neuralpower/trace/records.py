@@ -11,6 +11,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, backward_of
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.lifetimes import Flow, Storage
@@ -116,7 +117,6 @@ class Savings:
     bytes: int
 
     def __str__(self) -> str:
-        """As text."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
             (s, u)
@@ -130,7 +130,6 @@ class Savings:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
         return dict(vars(self))
 
 
@@ -180,11 +179,18 @@ class Trace:
     granted: tuple[str, ...] = ()  # as text: assumptions of these
     flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
     about: PassShape = PassShape()
+    picture: Picture | None = None  # what a pipeline of diffusion makes, and how often its parts run
+    fetched: Mapping[str, int] = field(default_factory=dict)  # path of a part -> bytes over the host's link
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
     weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
     quantised: Quantised | None = None  # what a scheme has made of the weights
     baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
     savings: Savings | None = None  # effect of joining them
+
+    @property
+    def offload(self) -> str:
+        """What of a pipeline is fetched from the host: model, sequential, group; else empty."""
+        return "" if self.picture is None else self.picture.offload
 
     @property
     def repeated(self) -> tuple[LayerCall, ...]:
@@ -194,7 +200,6 @@ class Trace:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers alone."""
         return tuple(call.layer for call in self.calls)
 
     @property
@@ -204,7 +209,6 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """FLOP of all layers."""
         return int(sum(layer.flops() for layer in self.layers))
 
 

@@ -68,12 +68,10 @@ class Rows:
 
     @property
     def elements(self) -> int:
-        """Numbers in all rows."""
         return self.count * self.width
 
     @property
     def bytes(self) -> int:
-        """B of rows and places."""
         numbers = math.ceil(DTYPES[self.dtype].itemsize * self.elements)
         return numbers + PLACE_BYTES * self.places * self.count
 

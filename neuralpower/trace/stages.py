@@ -126,7 +126,6 @@ def _owners(trace: Trace, blocks: Sequence[str], begins: Sequence[int]) -> dict[
 def _part(
     trace: Trace, number: int, begins: Sequence[int], owner: dict[str, int], blocks: tuple[str, ...]
 ) -> Part:
-    """One part by its number."""
     last = number == len(begins)
 
     def inside(at: int) -> bool:

@@ -21,15 +21,13 @@ from neuralpower.quantisation.weights import EMBEDDING, HEAD
 from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
-from neuralpower.trace.fake_sparse import is_sparse
 from neuralpower.trace.higher_order import differentiated, not_compiled
 from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, StepLifetimes, Storage
-from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
-from neuralpower.trace.step_recorder import StepRecorder
+from neuralpower.trace.step_recorder import Masters, StepRecorder, is_sparse
 from neuralpower.trace.step_settings import Optimizers, StepSettings, recipe_of
 from neuralpower.trace.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of

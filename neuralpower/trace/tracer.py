@@ -25,9 +25,8 @@ from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothi
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
-from neuralpower.trace.inner_gradients import takes_gradients
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.own_backward import OwnBackwardError
+from neuralpower.trace.own_backward import OwnBackwardError, takes_gradients
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
@@ -142,7 +141,7 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
         return failure
     cause = raised(failure)
     made = any(promised(tensor) for tensor in tensors_within(inputs))
-    error = ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made)}")
+    error = ModelError(f"{forward} raises {quoted(cause)}; {way_out(cause, made, model)}")
     error.__cause__ = cause
     return error
 

@@ -150,7 +150,6 @@ class Replays:
 
 
 def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype) -> Replay:
-    """What a recorded call makes."""
     alike, kept = ALIKE.get(name, (name, None))
     if kept is not None:
         inputs = {

@@ -23,8 +23,7 @@ from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
 from neuralpower.traces.events import BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
-from neuralpower.traces.kernel_names import COMMUNICATION, kernel_kind
-from neuralpower.traces.likeness import with_owners
+from neuralpower.traces.likeness import COMMUNICATION, kernel_kind, with_owners
 from neuralpower.traces.prices import Price, Prices
 from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, timeline
 
@@ -333,7 +332,6 @@ def _row(key: Key, group: _Group, price: Price | None, held: tuple[Cause, float]
 
 
 def _findings(saved: Saved, groups: Mapping[Key, _Group]) -> list[Finding]:
-    """The causes of all calls."""
     found = []
     for cause in CAUSES:
         mine = {key: saving for key, (one, saving) in saved.items() if one is cause}
@@ -392,7 +390,6 @@ def _all_seen(
 
 
 def _shapes(operator: Operator) -> str:
-    """Sizes of its tensors, as text."""
     sizes = operator.inputs.get("Input Dims", ())
     tensors = [part for one in sizes if isinstance(one, list) and one for part in _each(one)]
     shown = ["x".join(map(str, one)) for one in tensors]
@@ -447,7 +444,6 @@ def _named(one: Ran, recording: Recording) -> str:
 
 
 def _gaps(line: Timeline) -> tuple[Part, ...]:
-    """Idle time by cause."""
     times: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for gap in line.gaps:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuralpower.traces.events import Mark, Ran, Recording
-from neuralpower.traces.kernel_names import COMMUNICATION, kernel_kind
+from neuralpower.traces.likeness import COMMUNICATION, kernel_kind
 
 DATA, SYNC, HOST = "waiting for data", "synchronisation", "launched one by one"
 BETWEEN, UNKNOWN, LATENCY = "between operators", "of unknown cause", "latency of the device"

@@ -12,7 +12,7 @@ from neuralpower.ask import words
 from neuralpower.devices.spec import find_spec, known_specs, labels_of_specs
 from neuralpower.errors import InputError, NeuralPowerError, shortened_names
 from neuralpower.networks.catalogue import catalogue, named
-from neuralpower.networks.known_names import zoo_names
+from neuralpower.networks.slips import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
 from neuralpower.report.chart_files import svg_text
 from neuralpower.report.charts import XY, Bars, slug

@@ -26,8 +26,8 @@ from neuralpower.layers import KINDS
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.request import ACCELERATOR_PRESETS
 from neuralpower.networks.catalogue import TASKS
-from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
+from neuralpower.networks.slips import transformers_names, zoo_names
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import KNOWN
 from neuralpower.prediction.explore.fit import PHASES as FITTED

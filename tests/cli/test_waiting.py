@@ -41,7 +41,7 @@ def test_the_line_says_what_is_done_and_after_a_while_what_is_left() -> None:
         waiting.hear("fitting", 0, None)
         assert waiting.line() == "fitting, 6 s"
     finally:
-        waiting.pause()
+        waiting.end()
 
 
 def test_a_stage_is_told_to_whoever_listens_and_to_nobody_else() -> None:
@@ -68,7 +68,7 @@ SLOW = """
 import sys, time
 from neuralpower.cli import output, waiting
 from neuralpower.files.stages import stage
-waiting.FIRST_S = 0.1
+waiting.FIRST_S = waiting.EACH_S = 0.1
 with waiting.shown_while_it_takes(True):
     stage("counting sheep")
     time.sleep(1.0)
@@ -114,5 +114,13 @@ def test_a_terminal_shows_the_line_which_is_gone_before_anything_is_printed() ->
     assert FIRST_S >= 2
 
 
-def test_a_pipe_gets_no_line() -> None:
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURALPOWER_PROGRESS", "on")
+    lines = shown(False).splitlines()
+    assert [line for line in lines if "sheep" not in line] == ["note: a remark", "the result"]
+    assert lines[0].startswith("counting sheep, ") and any("more sheep, " in line for line in lines)
+
+
+def test_a_pipe_gets_no_line_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURALPOWER_PROGRESS", "off")
     assert shown(False) == "note: a remark\nthe result\n"

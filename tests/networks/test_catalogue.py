@@ -14,6 +14,8 @@ from neuralpower.cli import parsing
 from neuralpower.dtypes import NETWORK_DTYPES
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.catalogue import TASKS, Entry, catalogue, find_entry, model_words, named
+from neuralpower.networks.diffusion.classes import CLASS
+from neuralpower.networks.diffusion.pipelines import described, network_source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.networks.trust import check_model
 from tests.program import done, run
@@ -24,7 +26,11 @@ SAMPLE += ["clip-vit-base-patch32", "whisper-tiny", "wav2vec2-base-960h", "mamba
 
 
 def parameters(entry: Entry) -> int:
-    """The parameters of the network that transformers builds from an entry, without values."""
+    """The parameters of the network that is built from an entry, of a pipeline those of its denoisers."""
+    if CLASS in entry.config:
+        pipeline = described(entry.name, entry.config)
+        parts = (network_source(entry.name, pipeline.parts[role]) for role in pipeline.denoisers)
+        return sum(each.numel() for part in parts for each in part.build().parameters())
     fields = {key: value for key, value in entry.config.items() if key != "quantization_config"}
     config = transformers.CONFIG_MAPPING[fields["model_type"]](**fields)
     without_values = importlib.import_module("transformers.initialization").no_init_weights
@@ -46,7 +52,7 @@ def test_entries_are_well_formed_and_no_two_share_a_name() -> None:
     for name, entry in catalogue().items():
         assert entry.task in TASKS, name
         assert entry.dtype in NETWORK_DTYPES, name
-        assert entry.config["architectures"], name
+        assert entry.config.get("architectures") or entry.source, name
         for label in {"".join(model_words(label)) for label in (name, *entry.aliases) if "/" not in label}:
             assert owners.setdefault(label, name) == name, label
 

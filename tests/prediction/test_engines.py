@@ -32,11 +32,10 @@ from neuralpower.prediction.memory.engines import (
 )
 from neuralpower.prediction.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.prediction.memory.engines.pages import Pages
-from neuralpower.prediction.memory.engines.profile_run import profile_run
-from neuralpower.prediction.memory.engines.served_dtype import served_dtype
 from neuralpower.prediction.memory.engines.shares import last_more, middle_first
-from neuralpower.prediction.memory.engines.vllm import VllmSettings, graphs
+from neuralpower.prediction.memory.engines.vllm import VllmSettings, graphs, profile_run
 from neuralpower.prediction.request import Request
+from neuralpower.prediction.served_type import served_dtype
 from tests.asking import requested
 from tests.program import done
 

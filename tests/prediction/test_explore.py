@@ -439,15 +439,16 @@ def predicted(batch: int, length: int) -> int:
 def test_one_trace_is_no_traces(predictor: Predictor) -> None:
     swept = sweep(Request("zoo:deep_mnist"), [predictor], Grid())
     table = sweep_table(swept, 0)
-    assert table.endswith("\n1 point from 1 trace\n" + "\n".join(f"Note: {note}" for note in swept.notes))
+    assert table.endswith("\n" + "\n".join(f"Note: {note}" for note in swept.notes))
     assert any("allocator" in note for note in swept.notes)
     (point,) = swept.points
     assert binary(point.memory_high_bytes) in table
     request = requested("zoo:deep_mnist")
     found = replace(fit(request, 1e9), traces=1)
     assert "\n1 trace, checked against the memory's upper bound plus " in fit_table(
-        found, request, "as given"
+        found, request, "as given", detailed=True
     )
+    assert "trace" not in fit_table(found, request, "as given")
 
 
 def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None:

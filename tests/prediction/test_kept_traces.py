@@ -13,6 +13,7 @@ import pytest
 import neuralpower
 from neuralpower.files.cache import ANSWERS, SWITCH, TRACES
 from neuralpower.trace import follow
+from tests.networks.test_diffusion import folder
 from tests.program import done
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,6 +51,16 @@ def test_another_device_is_answered_as_without_the_cache(
     answer(*question, "--device", "h100")
     monkeypatch.setattr(follow, "record", None)  # which nothing calls
     assert answer(*question, "--device", "l40s") == new
+
+
+def test_a_pipeline_is_kept_with_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = (str(folder(tmp_path / "small")), "--steps", "3", "--offload", "model", "--dtype", "bfloat16")
+    new = answer(*question, "--device", "l40s", "--no-cache")
+    monkeypatch.setenv(SWITCH, str(tmp_path / "kept"))
+    answer(*question, "--device", "h100")
+    monkeypatch.setattr(follow, "record", None)  # which nothing calls
+    again = answer(*question, "--device", "l40s")
+    assert again == new and again["images"]["steps"] == 3
 
 
 def test_a_kept_trace_is_priced_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

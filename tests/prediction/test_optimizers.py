@@ -26,8 +26,8 @@ from neuralpower.prediction.memory.cuda_allocator import replayed
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
+from neuralpower.trace.followed import with_quantised
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, StepLifetimes
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace

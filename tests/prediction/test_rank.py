@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
@@ -103,6 +105,23 @@ def test_equal_errors_leave_the_order_sure_and_own_errors_do_not() -> None:
 def test_an_impossible_ranking_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         neuralpower.rank(NET, **{"device": ["h100"], **options})
+
+
+def test_a_network_that_fails_is_run_once_and_said_before_a_device_that_fails() -> None:
+    class Fails(nn.Module):
+        runs = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            Fails.runs += 1
+            raise ValueError(f"no {tuple(x.shape)}")
+
+    def runs(*devices: str) -> int:
+        Fails.runs = 0
+        with pytest.raises(ModelError, match="ValueError"):
+            neuralpower.rank(Fails(), device=[*devices], input_shape=(3, 8, 8))
+        return Fails.runs
+
+    assert runs("nosuch", "h100", "l4", "l40s") == runs("nosuch", "h100", "l4") > 0
 
 
 def test_a_network_that_cannot_be_followed_is_refused_at_once() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from neuralpower.devices.names import Words, folded, matching, split
 from neuralpower.errors import ModelError, unknown
 
-TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech")
+TASKS = "language encoder text-to-text vision vision-language speech image video audio".split()
 FORMS = frozenset("instruct it chat hf meta".split())  # words for what a model was trained to, not what it is
 MIRRORS = frozenset(["unsloth"])  # who publishes others' models under their names
 MOST_LISTED = 12
@@ -40,6 +40,7 @@ class Entry:
     aliases: tuple[str, ...]
     config: Mapping[str, Any]
     note: str = ""
+    source: str = ""  # where a pipeline's configurations were read
 
     @property
     def quantisation(self) -> str | None:

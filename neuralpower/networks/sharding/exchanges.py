@@ -23,6 +23,30 @@ from torch.autograd import Function
 
 from neuralpower.late import Tensor, torch
 
+Placement = str | int
+"""WHOLE, PARTIAL, BETWEEN, or the axis that is split."""
+WHOLE, PARTIAL = "whole", "partial"
+BETWEEN = "between"  # as tensors lie between pairs of products: whole, or split along the tokens
+
+
+def turned(x: Tensor, before: Placement, after: Placement, group: Group, *, partial: bool = False) -> Tensor:
+    """A tensor in another placement; `partial`: each rank makes a part of the gradient of a whole tensor."""
+    if isinstance(after, int):
+        if before == WHOLE:
+            return sliced(x, group, after)
+        if before == PARTIAL:
+            return reduce_scattered(x, group, after)
+        if before == after or before % x.dim() == after % x.dim():
+            return x
+        whole = gathered(x, group, int(before))
+        return sliced(whole, group, after)
+    if isinstance(before, int):
+        return gathered(x, group, before, partial=partial)
+    if before == PARTIAL:
+        return reduced(x, group) if after == WHOLE else x
+    return copied(x, group) if partial else x
+
+
 NCCL, ENGINE = "nccl", "engine"  # libraries of `layers/collective.py`
 
 
@@ -43,7 +67,6 @@ class Group:
         return found
 
     def part(self, x: Tensor, dim: int) -> Tensor:
-        """The rank's slice."""
         return x.narrow(dim, 0, share(x.shape[dim], self.ranks))
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from neuralpower.devices.layout import Layout
-from neuralpower.networks.sharding.exchanges import Group
-from neuralpower.networks.sharding.placements import BETWEEN, PARTIAL, WHOLE, Placement, turned
+from neuralpower.networks.sharding.exchanges import BETWEEN, PARTIAL, WHOLE, Group, Placement, turned
 
 SEQUENCE = -2  # the axis of tokens, in [batch, tokens, width] and in [tokens, width]
 

@@ -25,7 +25,7 @@ from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
 from neuralpower.networks.sharding.blocks import Blocks
-from neuralpower.networks.sharding.placements import PARTIAL
+from neuralpower.networks.sharding.exchanges import PARTIAL
 from neuralpower.networks.sharding.plan import ENGINE, FEW, INFERENCE, TRANSFORMERS, Plan, Sharding
 from neuralpower.networks.users_code import users_code
 
@@ -185,7 +185,6 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             self._handles.append(part.register_forward_hook(self._after(path)))
 
     def __exit__(self, *error: Any) -> Any:
-        """Take the hooks off."""
         for handle in self._handles:
             handle.remove()
         return super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -307,7 +306,6 @@ def _attention(
 
 
 def _styles(paths: Sequence[str], seen: _Followed) -> dict[str, styles.Style]:
-    """Styles of attention at these paths."""
     found: dict[str, styles.Style] = {}
     for path in paths:
         inside = seen.inside(path)
@@ -353,7 +351,6 @@ class _Trial:
 
     @contextlib.contextmanager
     def smaller(self) -> Iterator[None]:
-        """The attention with a rank's products."""
         parts = [*{id(part): part for part in (*self.first.modules(), *self.others)}.values()]
         before = [(part, dict(vars(part)), dict(part._parameters), dict(part._buffers)) for part in parts]
         products = self.seen.products

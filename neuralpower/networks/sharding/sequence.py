@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.sharding import exchanges, styles
-from neuralpower.networks.sharding.placements import BETWEEN
+from neuralpower.networks.sharding.exchanges import BETWEEN
 from neuralpower.networks.sharding.rank import SEQUENCE, Rank
 
 

@@ -15,7 +15,7 @@ from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
-from neuralpower.networks.sharding.chosen_experts import compute_choices
+from neuralpower.networks.sharding.experts import compute_choices
 from neuralpower.networks.sharding.plan import (
     ENGINE,
     FEW,
@@ -237,7 +237,6 @@ def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) 
 
 
 def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[str]:
-    """Notes on how it is sharded."""
     said = {
         TRANSFORMERS: "tensor-parallel plan: transformers",
         OWN: "tensor-parallel plan: the given one",

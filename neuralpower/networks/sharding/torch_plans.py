@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.sharding import styles
-from neuralpower.networks.sharding.placements import PARTIAL, WHOLE, Placement, turned
+from neuralpower.networks.sharding.exchanges import PARTIAL, WHOLE, Placement, turned
 from neuralpower.networks.sharding.rank import Rank
 from neuralpower.networks.sharding.styles import COLUMNS, ROWS, Style
 

@@ -53,7 +53,6 @@ def _part(module: nn.Module, name: str) -> Any:
 
 
 def _rows(size: int, ranks: int, use: str) -> int:
-    """Rows of a rank, padded."""
     if use == ENGINE:
         return exchanges.share(-(-size // PADDED) * PADDED, ranks)
     return exchanges.share(size, PADDED_PER_RANK * ranks) * PADDED_PER_RANK

@@ -48,14 +48,17 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
-    """The source of `model`; raises ModelError where it is not found.
+def resolve(model: str | Path | nn.Module | PretrainedConfig | Source) -> Source:
+    """The source of `model`, or `model` itself where it is one; raises ModelError where it is not found.
 
     A function's file or package is imported: a model that data name goes through `trust.check_model` before.
     """
+    from neuralpower.networks import source as sources
     from neuralpower.networks.size_limits import check_counts
     from neuralpower.networks.users_code import users_code
 
+    if isinstance(model, sources.Source):
+        return model
     given = Given(model)
     with users_code(f"{given.text or type(model).__name__!s:.300} cannot be read"):
         if given.is_text:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import ModelError, is_count, unknown
 from neuralpower.files.paths import is_file
-from neuralpower.networks.config_dtype import dtype_in
-from neuralpower.networks.config_files import folder_values
-from neuralpower.networks.known_names import transformers_names, zoo_names
+from neuralpower.networks.config_files import dtype_in, folder_values
+from neuralpower.networks.slips import transformers_names, zoo_names
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:

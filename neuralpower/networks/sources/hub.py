@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.config_dtype import dtype_in
-from neuralpower.networks.hub import configuration
+from neuralpower.networks.config_files import dtype_in
+from neuralpower.networks.diffusion.pipelines import INDEX, Pipeline, indexed, pipeline_or_part
+from neuralpower.networks.hub import CONFIG, configuration, file_of
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -18,20 +20,37 @@ TYPE = "model_type"
 
 def dtype_of(given: Given) -> str | None:
     """The type in which its weights were published; None where config.json does not say a usual one."""
+    if pipeline_of(given) is not None:
+        return "bfloat16"
     return dtype_in(configuration(given.name), given.overrides)
 
 
 @model_source("hf:ORG/NAME", place=12, prefix="hf", runs_code=False, dtype=dtype_of)
 def hub(given: Given) -> Source:
-    """A network of transformers; `?model_type=NAME` takes a configuration for one of another type."""
+    """A pipeline of diffusers or a part of it, else a network of transformers.
+
+    `?model_type=NAME` takes a configuration for one of another type.
+    """
     from neuralpower.networks.transformers import described_source
 
+    if (pipeline := pipeline_of(given)) is not None:
+        return pipeline_or_part(given, pipeline, given.name.split("/")[2:])
     overrides = dict(given.overrides)
     values = dict(configuration(given.name))
     if TYPE in overrides:
         values[TYPE] = overrides.pop(TYPE)
     check_native(given.location, values)
     return described_source(given.text, values, overrides, f"{given.location}'s config.json")
+
+
+def pipeline_of(given: Given) -> Pipeline | None:
+    """The pipeline of a repository that has a model_index.json and no config.json; raises ModelError."""
+    words, at, revision = given.name.partition("@")
+    name = "/".join(words.split("/")[:2]) + at + revision
+    if file_of(name, CONFIG, optional=True) is not None and name == given.name:
+        return None
+    index = file_of(name, INDEX, optional=True)
+    return None if index is None else indexed(f"hf:{name}", index, partial(file_of, name))
 
 
 def check_native(name: str, values: Mapping[str, Any]) -> None:

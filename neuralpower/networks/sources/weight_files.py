@@ -5,12 +5,15 @@ Headers alone are read.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
 from neuralpower.files.paths import is_file
-from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
 
 INDEX = ".safetensors.index.json"
 CONFIG = "config.json"
+# how tensors of diffusion checkpoints in one file begin
+PARTS_OF_PIPELINES = (
+    *("model.diffusion_model.", "first_stage_model.", "double_blocks.", "joint_blocks.", "blocks."),
+    *("transformer_blocks.", "patch_embedding", "single_blocks.", "x_embedder", "cond_stage_model."),
+)
 
 
 def is_gguf(given: Given) -> bool:
@@ -63,6 +71,23 @@ def safetensors(given: Given) -> Source:
     return folder_source(given.text, _described(given.path), given.overrides)
 
 
+def looks_like(tensors: Mapping[str, tuple[int, ...]]) -> str:
+    """The published pipeline whose checkpoint in one file has such tensors; "" where none is known."""
+    if importlib.util.find_spec("diffusers") is None or not any(
+        name.startswith(PARTS_OF_PIPELINES) for name in tensors
+    ):
+        return ""
+    import torch
+
+    known: Any = importlib.import_module("diffusers.loaders.single_file_utils")
+    shaped = {name: torch.empty(shape, device="meta") for name, shape in tensors.items()}
+    try:
+        kind = known.infer_diffusers_model_type(shaped)
+        return str(known.DIFFUSERS_DEFAULT_PIPELINE_PATHS[kind]["pretrained_model_name_or_path"])
+    except (KeyError, IndexError, AttributeError):  # no table of that version fits
+        return ""
+
+
 def _described(path: Path) -> Path:
     """The config.json in the file's folder; raises ModelError, which says what the file holds."""
     from neuralpower.networks.headers import read_index, read_safetensors
@@ -70,6 +95,10 @@ def _described(path: Path) -> Path:
     if is_file(path.with_name(CONFIG)):
         return path.with_name(CONFIG)
     found = (read_index if path.name.endswith(INDEX) else read_safetensors)(path)
+    if pipeline := looks_like(found.tensors):
+        raise ModelError(
+            f"{path}: holds {found.in_words()}, and looks like {pipeline}; write its name instead"
+        )
     raise ModelError(
         f"{path}: holds {found.in_words()}, and names no architecture; put its config.json into that folder"
     )

@@ -53,11 +53,9 @@ class Units:
         return kind(inputs, outputs, kernel, padding=padding, **settings)
 
     def normalise(self, width: int) -> nn.Module:
-        """The norm of `width` channels."""
         return NORMS[self.norm](self.axes, width)
 
     def unit(self, inputs: int, outputs: int, kernel: int = 1, **settings: int) -> nn.Sequential:
-        """Convolution, norm, activation."""
         convolution = self.convolution(inputs, outputs, kernel, **settings)
         return named(convolution=convolution, norm=self.normalise(outputs), activation=self.activate())
 
@@ -72,7 +70,6 @@ class Squeezed(nn.Module):
         self.expand = units.convolution(max(width // 4, 1), width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features -> the same shape."""
         mean = x.mean(dim=tuple(range(2, x.dim())), keepdim=True)
         return x * torch.sigmoid(self.expand(self.activation(self.reduce(mean))))
 
@@ -87,7 +84,6 @@ class Gated(nn.Module):
         self.project = units.convolution(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features -> the same shape."""
         value, gate = self.both(x).chunk(2, dim=1)
         opened: Tensor = self.project(self.norm(torch.tanh(value) * torch.sigmoid(gate)))
         return x + opened
@@ -103,7 +99,6 @@ class Grown(nn.Module):
         self.join = units.unit(width + more, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features -> the same shape."""
         joined: Tensor = self.join(torch.cat([x, self.grow(x)], dim=1))
         return joined
 

@@ -166,7 +166,6 @@ class ScaledResidual(nn.Module):
         self.body, self.scale, self.after = body, scale, after
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features -> the same shape."""
         total: Tensor = x + self.scale * self.body(x)
         return total if self.after is None else self.after(total)
 

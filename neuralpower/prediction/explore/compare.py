@@ -71,7 +71,6 @@ class Side:
 
     @property
     def runtime_s(self) -> Interval:
-        """Its time."""
         return self.prediction.runtime_s
 
 
@@ -117,7 +116,6 @@ def earlier(file: Path) -> Side | None:
 
 
 def _interval(told: Mapping[str, Any]) -> Interval:
-    """Raises KeyError, TypeError, ValueError."""
     value, low, high = (float(told[bound]) for bound in BOUNDS)
     if not 0 <= low <= value <= high:
         raise ValueError(f"bounds {low} to {high} do not hold {value}")

@@ -62,7 +62,6 @@ class Example:
 
     @cached_property
     def _sizes(self) -> list[int]:
-        """The numbers among these."""
         return [value for row in self.fields for value in row.values() if is_number(value)]
 
     @cached_property

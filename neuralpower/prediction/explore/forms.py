@@ -43,7 +43,6 @@ class Form:
         return np.where(total > self.most * (1 + TOLERANCE), beyond, total)
 
     def scaled(self, factor: float) -> Form:
-        """The form multiplied by a number."""
         coefficients = tuple(factor * c for c in self.coefficients)
         return replace(
             self, coefficients=coefficients, most=factor * self.most, zero_from=factor * self.zero_from

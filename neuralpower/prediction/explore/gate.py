@@ -80,7 +80,6 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[Entry, ...]
 
     def entry(self, model: str) -> Entry | None:
-        """The entry of a model."""
         return next((entry for entry in self.models if entry.model == model), None)
 
 
@@ -222,7 +221,6 @@ class Checked(Declared):
 
     @property
     def passes(self) -> bool:
-        """Whether it may pass."""
         return bool(self.excused) or all(measure.holds for measure in self.measures)
 
 
@@ -236,7 +234,6 @@ class Gate(Shown):
 
     @property
     def passes(self) -> bool:
-        """Whether all models pass."""
         return all(model.passes for model in self.models)
 
     def to_json(self) -> dict[str, Any]:
@@ -325,7 +322,6 @@ def _growths(
 def _measures(
     before: Entry, now: Entry, growths: Mapping[str, float | None], limits: Sequence[Limit]
 ) -> Iterator[Measure]:
-    """Each metric, judged by its limit."""
     allowed = {limit.metric.name: limit for limit in limits}
     for name, metric in METRICS.items():
         limit, value = allowed.get(name), now.answers.get(name)

@@ -78,7 +78,6 @@ class Wanted:
 
     @property
     def samples(self) -> int:
-        """Samples of a training step."""
         return self.global_batch or EACH * self.cluster.devices
 
     @property
@@ -128,7 +127,6 @@ class Layouts(Shown):
 
     @property
     def fitting(self) -> tuple[Laid, ...]:
-        """Those that fit."""
         return tuple(one for one in self.found if not one.reason)
 
     @property
@@ -175,7 +173,6 @@ class _Search:
             self.notes[f"traced {SHORT} of {self.blocks} identical blocks; the others count the same"] = None
 
     def result(self) -> Layouts:
-        """All layouts."""
         every = list(self._candidates())
         if len(every) > MOST:
             raise InputError(f"{len(every)} layouts: at most {MOST} are ranked; give fewer batch sizes")

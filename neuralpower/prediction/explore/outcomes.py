@@ -70,7 +70,6 @@ class Work:
         return found
 
     def outcomes(self, predictor: Predictor) -> Outcomes:
-        """Their totals."""
         e, counts = self.estimates, self.counts
         total = e.totals(counts, predictor.system, graphed=self.graphed).times(predictor.in_cache(e, counts))
         extra = self.unmodelled_s
@@ -166,7 +165,6 @@ class Pool:
         self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
 
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
-        """Predict each distinct layer once."""
         none, start = np.zeros(0), 0
         found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
         counts, host, kinds = [none], [none], [none.astype(int)]

@@ -151,31 +151,38 @@ def sweep_phases(
     Raises:
         PredictorError: a predictor was not trained on the dtype or phase.
     """
-    recordings = [Recordings(request) for request in requests]
-    pairs = [(one, predictor) for predictor in predictors for one in recordings]
-    notes: dict[str, None] = {}
-    points = []
-    for recording, predictor in counted(pairs, f"tracing {requests[0].called}:"):
-        request = recording.request
-        about = _about(request, predictor)
-        try:
-            prediction = recording.predict(predictor)
-        except NeuralPowerError as error:
-            points.append(SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)}))
-            continue
-        if note := predictor.platform.memory_note(request.way):
-            notes[note] = None
-        samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
-        figures = dict(memory_figures(prediction, predictor, memory_bytes, request.margin))
-        costs = costs_of(made_by(prediction), terms) if prediction.runtime_s.value else {}
-        points.append(SweepPoint(**about, **_figures(prediction, samples), **figures, **costs))
+    rows, traces = [], 0
+    for recordings in map(Recordings, counted(requests, f"tracing {requests[0].called}:")):
+        rows.append([_point(recordings, predictor, memory_bytes, terms) for predictor in predictors])
+        traces += recordings.traces
+    columns = [*zip(*rows, strict=True)]  # of a device
+    points = [point for column in columns for point in column]
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     warnings = tuple(doubts(predictors, coverages, trained))
     run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
-    traces = sum(one.traces for one in recordings)
+    answering = [
+        p for p, column in zip(predictors, columns, strict=True) if not all(point.error for point in column)
+    ]
+    notes = dict.fromkeys(filter(None, (p.platform.memory_note(requests[0].way) for p in answering)))
     return Sweep(marked, front, traces, (*notes, *best_settings(marked)), warnings, run)
+
+
+def _point(
+    recordings: Recordings, predictor: Predictor, memory_bytes: float | None, terms: Terms
+) -> SweepPoint:
+    """The answer of one predictor, or its error."""
+    request = recordings.request
+    about = _about(request, predictor)
+    try:
+        prediction = recordings.predict(predictor)
+    except NeuralPowerError as error:
+        return SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)})
+    samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
+    figures = dict(memory_figures(prediction, predictor, memory_bytes, request.margin))
+    costs = costs_of(made_by(prediction), terms) if prediction.runtime_s.value else {}
+    return SweepPoint(**about, **_figures(prediction, samples), **figures, **costs)
 
 
 def _about(request: Request, predictor: Predictor) -> dict[str, Any]:

@@ -27,20 +27,20 @@ from neuralpower.prediction.parallel import one_micro_batch, serving_memories, s
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
-from neuralpower.trace.follow import follow, frozen, shape_of
-from neuralpower.trace.followed import Followed
+from neuralpower.trace.follow import follow, frozen, of_calls, repeating, shape_of
+from neuralpower.trace.followed import Followed, with_quantised
 from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
+BUILT = "model dtype lora weights memory_format".split()  # fields of a request that a network depends on
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
 
 
@@ -54,7 +54,10 @@ class Probe:
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = request.source()
         phase = request.way
-        self.module = self.source.build("meta", self.dtype)
+        # number of blocks, None for all -> a network of that depth; one that is sharded changes
+        alike = like is not None and like.builds_like(request)
+        self._built: dict[int | None, nn.Module] = like._built if like is not None and alike else {}
+        self.module = self._build(None)
         self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase, self.module)
         self.quantised: Quantised | None = None
         # what is frozen, and how it is sharded
@@ -73,7 +76,7 @@ class Probe:
         self._whole: dict[str, tuple[Run, Passed]] = {}  # name of a pass -> the first, of all blocks
         # name of a pass -> whether a few blocks stand for all, as those of the same network before
         same = like is not None and like.request.weights == request.weights
-        self._agrees: dict[str, bool] = dict(like._agrees) if like is not None and same else {}
+        self._agrees: dict[str, bool] = like.agreements() if like is not None and same else {}
 
     def _sharded(self, module: nn.Module) -> tuple[nn.Module, Sharding]:
         """The module of one rank, and how it was made; raises InputError as `sharded`."""
@@ -82,9 +85,23 @@ class Probe:
         about = replace(request.inputs, seq_len=request.length)
         return sharded(module, how, partial(self.source.inputs, module, about, "meta"))
 
+    def builds_like(self, other: Request) -> bool:
+        """Whether the networks of another request are those of this one, unsharded."""
+        both = self.request, other
+        if any(one.sharding(one.run_on(one.platform)).needed for one in both):
+            return False
+        return all(getattr(self.request, name) == getattr(other, name) for name in BUILT)
+
+    def _build(self, blocks: int | None) -> nn.Module:
+        """The network with the first `blocks` blocks, or all."""
+        if blocks not in self._built:
+            source = self.source if blocks is None else shortened(self.source, blocks)
+            self._built[blocks] = source.build("meta", self.dtype)
+        return self._built[blocks]
+
     def _short(self, blocks: int) -> nn.Module:
         """The network with the first `blocks` blocks, on one rank."""
-        module = shortened(self.source, blocks).build("meta", self.dtype)
+        module = self._build(blocks)
         return module if self.request.layout.alone else self._sharded(module)[0]
 
     def quantised_bytes(self) -> int | None:
@@ -97,7 +114,6 @@ class Probe:
 
     @property
     def traces(self) -> int:
-        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:
@@ -148,6 +164,12 @@ class Probe:
             self._keep_stages(batch, length, [memory])
         return memory
 
+    def agreements(self) -> dict[str, bool]:
+        """Name of a pass -> whether a few blocks stand for all; those followed whole are compared."""
+        for name in [*self._whole]:
+            self._a_few_do(name)
+        return dict(self._agrees)
+
     def _a_few_do(self, name: str) -> bool:
         """Whether a few blocks stand for all in a pass; not in the first, which is followed whole.
 
@@ -174,7 +196,7 @@ class Probe:
         """A pass or a step of a network, the whole one or a shallow one."""
         one = self._asked(module, batch, tokens, name)
         if name == TRAINING:
-            step = self._step(one)
+            step = self._step(one, self.request.recipe)
             return Passed(step, step.end)
         if not self.request.layout.alone:
             followed = self._followed(one)
@@ -182,7 +204,8 @@ class Probe:
         try:
             traced = trace(module, one.inputs.args, one.inputs.kwargs)
             traced = self._weighed(traced, module is self.module)
-            traced = applied(replace(traced, about=shape_of(one)), self._question(), OF_CALLS)
+            traced = repeating(replace(traced, about=shape_of(one)), one.inputs)
+            traced = applied(traced, self._question(), OF_CALLS)
         except ModelError as error:
             if tokens is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
@@ -197,14 +220,31 @@ class Probe:
             self.quantised = found.work.quantised
         return found
 
-    def _step(self, one: Pass) -> StepLifetimes:
+    def _followed_shallow(self, one: Pass) -> Followed | None:
+        """The same of a step whose few blocks stand for all; None where they do not, or for stages."""
+        phase, layout = self.request.phase.name, self.request.layout
+        if phase != TRAINING or layout.pipeline > 1 or not self._a_few_do(TRAINING):
+            return None
+        once = replace(self.request.recipe, accumulation=1)
+
+        def stepped(module: nn.Module) -> Passed:
+            step = self._step(replace(one, module=module), once)
+            return Passed(step, step.end)
+
+        passed = self.shallow(TRAINING, stepped)
+        if passed is None or isinstance(passed.found, Trace):
+            return None
+        traced = of_calls(one, one_micro_batch(self._question()))
+        return Followed(one, traced, traced, passed.found)
+
+    def _step(self, one: Pass, recipe: Recipe) -> StepLifetimes:
         """What a step of training makes."""
         request = self.request
         step = training_lifetimes(
             one.module,
             one.inputs.args,
             one.inputs.kwargs,
-            **settings_of(request.recipe.on(request.platform)),
+            **settings_of(recipe.on(request.platform)),
             platform=request.platform,
             autocast=request.cast,
             compiled=self.run == COMPILE,
@@ -223,7 +263,7 @@ class Probe:
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout with stages, or in a step of training."""
-        request, found = self.request, self._followed(one)
+        request, found = self.request, self._followed_shallow(one) or self._followed(one)
         self._calls[batch, length] = len(found.trace.every_call)
         stages = stage_memories(found, self._question())
         if not stages:

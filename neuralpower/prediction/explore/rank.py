@@ -17,24 +17,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import Declared
-from neuralpower.layers import KINDS
-from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.case import answered, followed, served
+from neuralpower.prediction.case import Recordings
 from neuralpower.prediction.explore.phases import memory_figures
 from neuralpower.prediction.footprint import Each, Terms, each_of, made_by
 from neuralpower.prediction.prediction import HOST_BOUND, Prediction
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
-from neuralpower.trace.followed import Followed, Grown
 
 RATE, ENERGY, PRICE, CARBON = BY = ("tokens/s", "energy", "price", "carbon")
 NEEDS = {PRICE: "--price 2.49/h, or a file of prices", CARBON: "--region DE or --carbon-intensity 350"}
@@ -115,39 +111,41 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
         terms: of a device, as options say them.
 
     Raises:
-        InputError: an unknown `by`, a price or an intensity that it needs, or no device that answers: the
-            first one's reason.
-        ModelError: the network cannot be built or followed.
+        InputError: an unknown `by`, or a price or an intensity that it needs.
+        NeuralPowerError: no device answers; the reason that most of them have.
     """
     if by not in BY:
         raise unknown("ranking", by, BY)
     if (by == PRICE and terms.price is None) or (by == CARBON and terms.intensity is None):
         raise InputError(f"by {by}: add {NEEDS[by]}")
-    traces = _Traces()
+    recordings: dict[str, Recordings] = {}  # dtype -> those of its request
     found: list[Ranked] = []
     skipped: dict[str, str] = {}
     errors: list[NeuralPowerError] = []
+    about = ""
     for name, device in devices.items():
         try:
             predictor = device()
             request = request_of(predictor)
             request.check(predictor)
-            prediction = traces.priced(request, predictor)
+            about = request.label.removeprefix(request.called).strip()
+            prediction = recordings.setdefault(request.dtype, Recordings(request)).predict(predictor)
             one = _answer(prediction, predictor, request, terms)
             if _value(one, by) is None:
                 why = prediction.power_reason or "its energy is not known"
                 raise InputError(f"by {by}: {why}")
             found.append(one)
-        except _NetworkError as error:
-            raise error.cause from None
         except NeuralPowerError as error:
             skipped[name] = one_line(error)
             errors.append(error)
+    if not found and errors:
+        said = [str(error) for error in errors]
+        raise max(errors, key=lambda error: said.count(str(error)))
     if not found:
-        raise errors[0] if errors else InputError("no device is known; name one: --device h100")
-    about = traces.request.label.removeprefix(traces.request.called).strip()
+        raise InputError("no device is known; name one: --device h100")
+    traces = sum(some.traces for some in recordings.values())
     ordered = tuple(_ordered(found, by))
-    return Ranking(model, by, ordered, skipped, traces.count, about, tuple(_notes(ordered)))
+    return Ranking(model, by, ordered, skipped, traces, about, tuple(_notes(ordered)))
 
 
 def _notes(devices: Sequence[Ranked]) -> Iterator[str]:
@@ -157,57 +155,6 @@ def _notes(devices: Sequence[Ranked]) -> Iterator[str]:
         yield f"launches of the host set the pace on {len(waiting)} of {len(devices)} devices"
     if len(dtypes := dict.fromkeys(one.dtype for one in devices)) > 1:
         yield f"a device without the dtype has the nearest one: {', '.join(dtypes)}; --dtype fixes it"
-
-
-class _NetworkError(NeuralPowerError):
-    """The network itself cannot be followed: on no device."""
-
-    def __init__(self, cause: NeuralPowerError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-class _Traces:
-    """A network, followed once for all devices that run it alike."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[object, ...], Followed | Grown] = {}
-        self.built: dict[tuple[str, str], Any] = {}
-
-    @property
-    def count(self) -> int:
-        """How many passes were followed."""
-        return len(self.found)
-
-    def priced(self, request: Request, predictor: Predictor) -> Prediction:
-        """The prediction of a request; raises _NetworkError where the network cannot be followed."""
-        run = request.run_on(predictor.platform)
-        question = request.question(predictor.platform, knows=predictor.knows, run=run)
-        self.request = request
-        try:
-            asked = self._asked(request, run)
-        except NeuralPowerError as error:
-            raise _NetworkError(error) from error
-        question = served(asked, predictor, question)
-        backward = () if request.way == FORWARD else (k for k in KINDS if predictor.knows(k, BACKWARD))
-        key = (request.dtype, run, predictor.platform.name, str(question.weights), *backward)
-        if key not in self.found:
-            try:
-                one = followed(asked, question)
-            except NeuralPowerError as error:
-                raise _NetworkError(error) from error
-            if isinstance(one, Grown):  # its steps are made one by one: each device looks at all of them
-                one = replace(one, steps=tuple(one.steps))
-            self.found[key] = one
-        how: dict[str, Any] = {"model": request.called, "margin": request.margin}
-        return answered(self.found[key], predictor, question, **how)[0]
-
-    def _asked(self, request: Request, run: str) -> Any:
-        """The pass of a request, built once for each dtype and way to run."""
-        key = (request.dtype, run)
-        if key not in self.built:
-            self.built[key] = request.asked(request.source(), run)
-        return self.built[key]
 
 
 def _answer(prediction: Prediction, predictor: Predictor, request: Request, terms: Terms) -> Ranked:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.files.json_files import Declared
+from neuralpower.networks.diffusion.pictures import GROUP, MODEL
 from neuralpower.networks.phases import DECODE
 from neuralpower.optimizers.registry import FOREACH, FUSED, KNOWN
 from neuralpower.platforms import CPU
@@ -138,6 +139,40 @@ class HalfPrecision(Change):
         if now.request.dtype not in WIDE:
             return None
         return Step("bfloat16", "--dtype bfloat16", replace(now.request, dtype="bfloat16"))
+
+
+class Tiles(Change):
+    """A pipeline's decoder works on tiles of an image."""
+
+    cost = "tiles overlap"
+
+    def of(self, now: Situation) -> Step | None:
+        """Where an image is decoded at once."""
+        picture = now.request.picture
+        if picture.tiling or not now.request.source().pictures:
+            return None
+        return Step(
+            "decoding in tiles", "--tiling", replace(now.request, picture=replace(picture, tiling=True))
+        )
+
+
+@dataclass(frozen=True)
+class Offload(Change):
+    """Parts of a pipeline wait in the host's memory until they run."""
+
+    name: str
+
+    cost: ClassVar[str] = "copies from the host"
+
+    def of(self, now: Situation) -> Step | None:
+        """Where nothing waits yet, or more at a time than this leaves."""
+        request, picture = now.request, now.request.picture
+        if picture.offload not in (None, MODEL) or picture.offload == self.name:
+            return None
+        if not request.source().pictures:
+            return None
+        changed = replace(request, picture=replace(picture, offload=self.name))
+        return Step(f"offloading ({self.name})", f"--offload {self.name}", changed)
 
 
 class CacheOf8Bits(Change):
@@ -296,6 +331,9 @@ CHANGES: Sequence[Change] = (
     FusedOptimizer(),
     MicroBatches(),
     HalfPrecision(),
+    Tiles(),
+    Offload(MODEL),
+    Offload(GROUP),
     CacheOf8Bits(),
     Checkpointing(),
     Weights("int8"),
@@ -310,6 +348,9 @@ CHANGES: Sequence[Change] = (
     MoreDevices(8),
 )
 """All changes, the cheapest first."""
+
+
+TOGETHER = " + "  # between the words of several changes
 
 
 def remedies(now: Situation, memory_of: Callable[[Request], Memory]) -> tuple[Remedy, ...]:
@@ -366,11 +407,17 @@ def _tried(
     for _, step in taken:
         memory = step.adjusted(memory) if step.adjusted else memory
     return Remedy(
-        change=" + ".join(one.words for _, one in taken),
-        options=" ".join(one.option for _, one in taken if one.option),
+        change=TOGETHER.join(one.words for _, one in taken),
+        options=" ".join(_last([one.option for _, one in taken if one.option])),
         cost="; ".join(change.cost for change, _ in taken),
         saved_bytes=now.memory.high_bytes - memory.high_bytes,
         memory=memory,
         verdict=verdict_of(memory, now.room_bytes),
         probability=probability_of(memory, now.room_bytes),
     )
+
+
+def _last(options: Sequence[str]) -> list[str]:
+    """The options without those whose name comes again: the last one says what holds."""
+    named = {option.split()[0]: place for place, option in enumerate(options)}
+    return [option for place, option in enumerate(options) if named[option.split()[0]] == place]

@@ -81,7 +81,9 @@ class Shallow:
         calls = four.calls + (self.blocks.groups - SHORT) * calls
         if isinstance(four.found, Trace):
             return Passed(replace(four.found, storages=tuple(storages)), calls)
-        return Passed(four.found._replace(storages=tuple(storages)), calls)
+        ends = deepening.ends(self.blocks.groups)
+        passes, end = (ends[:-1], ends[-1]) if four.history.steps else (ends, ends[-1])
+        return Passed(four.found._replace(storages=tuple(storages), passes=passes, end=end), calls)
 
     def _deepening(self, name: str, four: Passed, run: Run) -> tuple[Deepening, int]:
         """What puts blocks in, and the calls of one; raises IrregularError."""

@@ -55,7 +55,6 @@ class Settings:
     collect_from: float = 0.0  # garbage_collection_threshold, a share of the device's memory; 0: never
 
     def __post_init__(self) -> None:
-        """Check ranges as PyTorch does."""
         if self.max_split_bytes is not None and self.max_split_bytes <= LARGE_SEGMENT:
             raise InputError(
                 f"max_split_size_mb {self.max_split_bytes >> 20}: "
@@ -243,7 +242,6 @@ def segment_bytes(size: int) -> int:
 
 
 def _joined(block: _Block, other: _Block) -> _Block:
-    """One block of two neighbours."""
     first, second = (block, other) if block.address < other.address else (other, block)
     first.bytes += second.bytes
     first.following = second.following

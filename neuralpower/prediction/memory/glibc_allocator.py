@@ -70,7 +70,6 @@ class Heap:
 
     @property
     def bytes(self) -> int:
-        """In memory now."""
         return self._touched + self.mapped_bytes
 
     def small(self, size: int) -> int:
@@ -104,7 +103,6 @@ class Heap:
                 self.free(handle)
 
     def free(self, handle: int) -> None:
-        """Give a block back."""
         if handle < MAPPED:
             self._give(handle, self._used.pop(handle))
             return

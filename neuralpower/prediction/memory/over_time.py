@@ -73,12 +73,10 @@ class OverTime:
 
     @property
     def total(self) -> np.ndarray:
-        """Bytes of all parts."""
         return np.asarray(np.sum([*self.parts.values()], axis=0, dtype=np.int64))
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes at the peak."""
         return int(self.total[self.at])
 
 

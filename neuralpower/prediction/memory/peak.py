@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers.base import FORWARD
+from neuralpower.networks.diffusion.pictures import MODEL
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.prediction.memory.cuda_allocator import replayed
@@ -27,6 +28,7 @@ from neuralpower.trace.lifetimes import (
     MOVING,
     OPTIMIZER,
     PARTS,
+    WEIGHTS,
     WORKSPACE,
     StepLifetimes,
     Storage,
@@ -133,7 +135,6 @@ class Memory:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Its value, low and high bytes."""
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 
@@ -205,7 +206,10 @@ def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER)
     A captured pass (`run` graph) has a private pool besides what the passes before its capture left.
     """
     storages = [storage for storage in traced.storages if storage.bytes]
-    found = memory_of(storages, FORWARD, platform=platform)
+    found = max(
+        (memory_of(one, FORWARD, platform=platform) for one in _between_offloads(storages, traced.offload)),
+        key=lambda memory: memory.high_bytes,
+    )
     if run != GRAPH or not found.lines:
         return found
     again = found.activations_bytes + found.workspace_bytes - sum(products(FORWARD, platform))
@@ -214,6 +218,20 @@ def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER)
     return replace(
         found, heap_bytes=found.heap_bytes + again, margin_bytes=margin, lines=(*found.lines, line)
     )
+
+
+def _between_offloads(storages: list[Storage], offload: str) -> list[list[Storage]]:
+    """The storages that live while each part is on the device.
+
+    Where a part goes back to the host, the allocator's cache is emptied (accelerate's `CpuOffload`).
+    """
+    spans = {(one.birth, one.death or 0) for one in storages if one.part == WEIGHTS and one.birth}
+    if offload != MODEL or not spans:
+        return [storages]
+    return [
+        [one for one in storages if one.birth <= last and (one.death is None or one.death >= first)]
+        for first, last in spans
+    ]
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:

@@ -73,7 +73,6 @@ class _History:
         self._part = ""
 
     def add(self, ask: Ask) -> None:
-        """Let the allocator answer."""
         self._annotate(ask)
         if ask.bytes is None:
             self._allocator.free(self._living.pop(ask.place))

@@ -36,8 +36,8 @@ from neuralpower.prediction.parallel.memory import (
     serving_memory,
     training_rank_memory,
 )
-from neuralpower.prediction.parallel.pieces import Piece, merged, pieces_of, repeats_of, sends_s
-from neuralpower.prediction.parallel.schedules import Pipeline, ends_s, held, order_of
+from neuralpower.prediction.parallel.pieces import Course, Piece, merged, pieces_of, repeats_of
+from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.several_devices import Parallel, StageResult
@@ -133,7 +133,6 @@ class _Composed:
 
     @property
     def layout(self) -> Layout:
-        """How the network is spread."""
         return self.question.layout
 
     @property
@@ -148,7 +147,6 @@ class _Composed:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The pieces of the network."""
         sizes = self.layout.pipeline, self.layout.interleave
         if sizes not in self.shared.parts:
             self.shared.parts[sizes] = cut(self.trace, self.layout)
@@ -164,58 +162,20 @@ class _Composed:
         return self.shared.pieces[key]
 
     def of_rank(self, rank: int) -> list[Piece]:
-        """The pieces of a pipeline rank."""
         return self.pieces[rank :: self.layout.pipeline]
 
     @cached_property
-    def pipeline(self) -> Pipeline:
-        """The schedule's numbers: exchanges between stages of an inference are tasks of its pieces."""
-        further = (self.count - 1) / self.count
-        timings = [piece.timing for piece in self.pieces]
-        outputs = [part.output for part in self.parts[:-1]]
-        sends = sends_s(outputs, self.predictor, self.question) if self.trains else [0.0] * len(timings)
-        return Pipeline(
-            forward_s=[one.forward_s for one in timings],
-            backward_s=[one.backward_s + further * one.further_s for one in timings],
-            send_s=sends,
-            ranks=self.layout.pipeline,
-            schedule=self.layout.schedule,
-        )
-
-    @cached_property
-    def busy_s(self) -> list[float]:
-        """[stages] what each works without waits for others."""
-        count = self.count if self.trains else 1
-        return [
-            sum(piece.timing.alone_s(count) for piece in self.of_rank(rank))
-            for rank in range(self.layout.pipeline)
-        ]
-
-    @cached_property
-    def runtime_s(self) -> float:
-        """The time of the pass or the step."""
-        if not self.trains:
-            return sum(self.busy_s)
-        if self.layout.pipeline == 1:
-            return self.busy_s[0]
-        ends = ends_s(self.pipeline, self.count)
-        return max(end + ending for end, ending in zip(ends, self.endings_s, strict=True))
-
-    @property
-    def endings_s(self) -> list[float]:
-        """[stages] what each does after its last micro-batch."""
-        stages = range(self.layout.pipeline)
-        return [sum(piece.timing.ending_s for piece in self.of_rank(rank)) for rank in stages]
+    def course(self) -> Course:
+        timings, outputs = [piece.timing for piece in self.pieces], [part.output for part in self.parts[:-1]]
+        return Course(self.question, self.predictor, timings, outputs)
 
     def lanes(self) -> list[Lane]:
-        """What each stage's streams do when."""
         if self.layout.pipeline == 1:
-            return lanes_of_stage(self.pieces, self.count if self.trains else 1)
-        return lanes_of_stages(self.pipeline, self.count, self.endings_s, not self.trains)
+            return lanes_of_stage(self.pieces, self.course.count)
+        return lanes_of_stages(self.course.pipeline, self.count, self.course.endings_s, not self.trains)
 
     def prediction(self, model: str) -> Prediction:
-        """All that is said of it."""
-        slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
+        slowest = self.course.slowest
         work, answer = self._whole(slowest)
         whole = self._times(slowest, answer)
         found = assembled(
@@ -224,7 +184,7 @@ class _Composed:
         memories = [self._memory(rank) for rank in range(self.layout.pipeline)]
         known = [memory for memory in memories if memory is not None]
         memory = max(known, key=lambda one: one.high_bytes, default=None)
-        parallel = self._parallel(found, slowest, memories)
+        parallel = self._parallel(found, memories)
         training = found.training
         if training is not None:
             training = replace(training, model_flops=self._model_flops // self.layout.pipeline)
@@ -249,8 +209,7 @@ class _Composed:
 
     def _times(self, rank: int, answer: Answer) -> Whole:
         """How long all takes, and the rows of a rank."""
-        count = self.count if self.trains else 1
-        timings = [piece.timing for piece in self.of_rank(rank)]
+        count, timings, runtime_s = self.course.count, self.course.of_rank(rank), self.course.runtime_s
         repeats = repeats_of(answer, count)
         inline = _exchange_s(answer, repeats, beside=False)
         beside = _exchange_s(answer, repeats, beside=True)
@@ -260,11 +219,11 @@ class _Composed:
         low, high = (bound / answer.busy[0] for bound in answer.busy[1:])
         busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
         return Whole(
-            _bounded(self.runtime_s, low, high),
-            _bounded(min(busy, self.runtime_s), low, high),
+            _bounded(runtime_s, low, high),
+            _bounded(min(busy, runtime_s), low, high),
             repeats,
             shown,
-            self.runtime_s - self.busy_s[rank],
+            runtime_s - self.course.busy_s[rank],
         )
 
     @cached_property
@@ -298,19 +257,13 @@ class _Composed:
         assert self.lifetimes is not None  # the caller has checked it
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
-    def _parallel(self, found: Prediction, slowest: int, memories: Sequence[Memory | None]) -> Parallel:
+    def _parallel(self, found: Prediction, memories: Sequence[Memory | None]) -> Parallel:
         """What is said of all devices."""
         layout, runtime = self.layout, found.runtime_s
         samples = self.batch_size * layout.data * self.count
-        cycle, work = self.runtime_s, self.busy_s[slowest]
-        if not self.trains and self.count > 1:
-            work *= self.count
-            cycle = max(work, cycle)
-        rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
+        course, (cycle_s, idle_s) = self.course, self.course.cycle_s
+        rate = _rate(samples, _times(runtime, cycle_s / course.runtime_s))
         tokens = _tokens(self.trace)
-        timings = [piece.timing for piece in self.of_rank(slowest)]
-        count = self.count if self.trains else 1
-        exposed = sum(one.exposed_s(count) for one in timings)
         training = found.training
         peak = training.peak_flops_per_s if training else None
         flops = self._model_flops * layout.tensor * layout.data
@@ -320,17 +273,17 @@ class _Composed:
             micro_batches=self.count,
             samples=samples,
             tokens=tokens * layout.data * self.count,
-            communication_s=sum(one.exchange_s(count) for one in timings),
-            exposed_s=_times(runtime, exposed / runtime.value),
-            bubble_s=max(self.runtime_s - self.busy_s[slowest], 0.0),
+            communication_s=sum(timing.exchange_s(course.count) for timing in course.of_rank(course.slowest)),
+            exposed_s=_times(runtime, course.exposed_s / runtime.value),
+            bubble_s=max(course.runtime_s - course.busy_s[course.slowest], 0.0),
             samples_per_s=rate,
             tokens_per_s=_times(rate, tokens / self.batch_size) if tokens else None,
             utilisation=flops / runtime.value / layout.ranks / peak if peak else None,
             energy_j=self._energy(runtime),
             stages=tuple(self._stage(rank, memories[rank]) for rank in range(layout.pipeline)),
             runtime_s=runtime.value,
-            cycle_s=cycle,
-            idle_s=max(cycle - work, 0.0),
+            cycle_s=cycle_s,
+            idle_s=idle_s,
             notes=tuple(self._notes()),
         )
 
@@ -343,13 +296,12 @@ class _Composed:
         return None if spec is None else enough_for(spec, self.layout)
 
     def _stage(self, rank: int, memory: Memory | None) -> StageResult:
-        """What is said of a stage."""
         own = self.of_rank(rank)
         return StageResult(
             blocks=tuple(block for piece in own for block in piece.part.blocks),
             forward_s=sum(piece.timing.forward_s for piece in own),
             backward_s=sum(piece.timing.backward_s for piece in own),
-            busy_s=self.busy_s[rank],
+            busy_s=self.course.busy_s[rank],
             memory=memory,
             parameters=sum(piece.part.trace.parameters for piece in own),
         )
@@ -381,7 +333,6 @@ class _Composed:
         return []
 
     def _warnings(self) -> list[str]:
-        """What a layout wastes, as text."""
         stages = self.layout.pipeline
         if self.trains and stages > max(self.count, 1):
             return [

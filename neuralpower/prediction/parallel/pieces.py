@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from neuralpower.devices.layout import ONE
 from neuralpower.layers.base import BACKWARD
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
+from neuralpower.prediction.parallel.schedules import Pipeline, ends_s
 from neuralpower.prediction.parallel.timing import FURTHER, Timing, timed_part
 from neuralpower.trace.exchanges import exchanged_by_ends, sent
 from neuralpower.trace.passes import applied
@@ -100,6 +102,92 @@ def sends_s(outputs: Sequence[tuple[str, int]], predictor: Predictor, question: 
     layers = [sent(question, i % stages, dtype, max(size, 1)) for i, (dtype, size) in enumerate(outputs)]
     found = predictor.estimate_network(layers, np.ones(len(layers)))
     return [*found.runtime_s.tolist(), 0.0]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the ranks of a layout run their pieces: a pass, or a step of several micro-batches.
+
+    Args:
+        question: its layout, schedule and micro-batches; in inference these are batches in flight.
+        predictor: of one of the devices.
+        timings: [pieces] of each.
+        outputs: [pieces - 1] (dtype, numbers) of what each hands to the next.
+    """
+
+    question: Question
+    predictor: Predictor
+    timings: Sequence[Timing]
+    outputs: Sequence[tuple[str, int]]
+
+    @property
+    def trains(self) -> bool:
+        return self.question.phase == TRAINING
+
+    @property
+    def ranks(self) -> int:
+        return self.question.layout.pipeline
+
+    @property
+    def count(self) -> int:
+        """How often a piece runs in what `runtime_s` is of."""
+        return self.question.recipe.accumulation if self.trains else 1
+
+    def of_rank(self, rank: int) -> Sequence[Timing]:
+        return self.timings[rank :: self.ranks]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The schedule's numbers; exchanges between stages of an inference are tasks of its pieces."""
+        further = (self.question.recipe.accumulation - 1) / self.question.recipe.accumulation
+        return Pipeline(
+            forward_s=[timing.forward_s for timing in self.timings],
+            backward_s=[timing.backward_s + further * timing.further_s for timing in self.timings],
+            send_s=sends_s(self.outputs, self.predictor, self.question)
+            if self.trains
+            else [0.0] * len(self.timings),
+            ranks=self.ranks,
+            schedule=self.question.layout.schedule,
+        )
+
+    @cached_property
+    def busy_s(self) -> list[float]:
+        """[ranks] what each works without waits for others."""
+        return [
+            sum(timing.alone_s(self.count) for timing in self.of_rank(rank)) for rank in range(self.ranks)
+        ]
+
+    @property
+    def endings_s(self) -> list[float]:
+        """[ranks] what each does after its last micro-batch."""
+        return [sum(timing.ending_s for timing in self.of_rank(rank)) for rank in range(self.ranks)]
+
+    @cached_property
+    def runtime_s(self) -> float:
+        """The time of the pass or the step."""
+        if not self.trains:
+            return sum(self.busy_s)
+        if self.ranks == 1:
+            return self.busy_s[0]
+        ends = ends_s(self.pipeline, self.count)
+        return max(end + ending for end, ending in zip(ends, self.endings_s, strict=True))
+
+    @property
+    def slowest(self) -> int:
+        return max(range(self.ranks), key=lambda rank: self.busy_s[rank])
+
+    @property
+    def exposed_s(self) -> float:
+        """The part of the slowest rank's exchanges that nothing hides."""
+        return sum(timing.exposed_s(self.count) for timing in self.of_rank(self.slowest))
+
+    @property
+    def cycle_s(self) -> tuple[float, float]:
+        """Until the next step, or the next batches in flight, are done; how long the slowest rank waits."""
+        batches = 1 if self.trains else self.question.recipe.accumulation
+        work = batches * self.busy_s[self.slowest]
+        cycle_s = max(work, self.runtime_s) if batches > 1 else self.runtime_s
+        return cycle_s, max(cycle_s - work, 0.0)
 
 
 def repeats_of(answer: Answer, count: int) -> list[int]:

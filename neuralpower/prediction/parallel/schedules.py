@@ -45,7 +45,6 @@ class Pipeline:
 
     @property
     def pieces(self) -> int:
-        """That each rank has."""
         return len(self.forward_s) // self.ranks
 
 

@@ -27,8 +27,8 @@ from neuralpower.prediction.parallel.memory import (
     serving_memory,
     training_rank_memory,
 )
-from neuralpower.prediction.parallel.pieces import Piece, pieces_of, sends_s
-from neuralpower.prediction.parallel.schedules import Pipeline, ends_s, held, order_of
+from neuralpower.prediction.parallel.pieces import Course, Piece, pieces_of
+from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.parallel.timing import Sums, Timing
 from neuralpower.prediction.rows import Interval
 from neuralpower.trace.followed import Followed
@@ -75,7 +75,6 @@ class Stretched:
 
     @property
     def trains(self) -> bool:
-        """Whether steps of training are meant."""
         return self.question.phase == TRAINING
 
     def on(self, layout: Layout, count: int) -> StretchedLayout:
@@ -124,7 +123,6 @@ class StretchedLayout:
 
     @property
     def layout(self) -> Layout:
-        """How the network is spread."""
         return self.question.layout
 
     @property
@@ -133,13 +131,7 @@ class StretchedLayout:
         return self.question.recipe.accumulation
 
     @property
-    def times(self) -> int:
-        """How often a stage runs in what `runtime_s` is of."""
-        return self.count if self.base.trains else 1
-
-    @property
     def number(self) -> int:
-        """Pieces of the network."""
         return self.layout.pipeline * self.layout.interleave
 
     @cached_property
@@ -186,54 +178,19 @@ class StretchedLayout:
         return (self.whole if whole else self.base.timed(stages, 1, self.question))[0].timing
 
     @cached_property
-    def busy_s(self) -> list[float]:
-        """[ranks] what each works without waits for others."""
-        return [
-            sum(self.timings[piece].alone_s(self.times) for piece in self.ranks_pieces(rank))
-            for rank in range(self.layout.pipeline)
-        ]
-
-    @cached_property
-    def pipeline(self) -> Pipeline:
-        """The schedule's numbers; exchanges between stages of an inference are tasks of its pieces."""
-        further = (self.count - 1) / self.count
+    def course(self) -> Course:
         outputs = [self.whole[self.place(piece)].part.output for piece in range(self.number - 1)]
-        return Pipeline(
-            [one.forward_s for one in self.timings],
-            [one.backward_s + further * one.further_s for one in self.timings],
-            sends_s(outputs, self.base.predictor, self.question),
-            self.layout.pipeline,
-            self.layout.schedule,
-        )
-
-    @cached_property
-    def runtime_s(self) -> float:
-        """The work of the pass or the step."""
-        if not self.base.trains:
-            return sum(self.busy_s)
-        if self.layout.pipeline == 1:
-            return self.busy_s[0]
-        endings = [
-            sum(self.timings[piece].ending_s for piece in self.ranks_pieces(rank))
-            for rank in range(self.layout.pipeline)
-        ]
-        ends = ends_s(self.pipeline, self.count)
-        return max(end + ending for end, ending in zip(ends, endings, strict=True))
+        return Course(self.question, self.base.predictor, self.timings, outputs)
 
     @property
     def estimate(self) -> Estimate:
-        """Its times."""
-        slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
         value, low, high = self.whole[-1].answer.busy
-        runtime, each = self.runtime_s, self.busy_s[slowest]
-        cycle, work = runtime, each
-        if not self.base.trains and self.count > 1:
-            cycle, work = max(self.count * each, runtime), self.count * each
+        runtime, (cycle_s, idle_s) = self.course.runtime_s, self.course.cycle_s
         return Estimate(
             Interval(runtime, runtime * low / value, runtime * high / value),
-            cycle,
-            sum(self.timings[piece].exposed_s(self.times) for piece in self.ranks_pieces(slowest)),
-            max(cycle - work, 0.0),
+            cycle_s,
+            self.course.exposed_s,
+            idle_s,
         )
 
     @cached_property

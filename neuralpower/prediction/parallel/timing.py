@@ -49,7 +49,6 @@ class Timing:
         return count * self.micro_batch_s - self.further_s + self.ending_s
 
     def exchange_s(self, count: int) -> float:
-        """All exchanges of a step."""
         return (count - 1) * self.each.exchange_s + self.last.exchange_s
 
     def exposed_s(self, count: int) -> float:
@@ -97,7 +96,6 @@ class _Laid:
 
     @property
     def exchange_s(self) -> float:
-        """All exchanges one after the other."""
         return float(np.sum(self.seconds[self.exchanges])) if len(self.tasks) else 0.0
 
     @property

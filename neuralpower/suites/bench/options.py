@@ -59,7 +59,6 @@ class Options:
 
     @property
     def phase(self) -> str:
-        """training, inference or data_ingestion."""
         if self.data_loader_only:
             return "data_ingestion"
         return "inference" if self.forward_only else "training"
@@ -70,7 +69,6 @@ class Options:
 
     @property
     def kind(self) -> str:
-        """Cpu or gpu, in small letters."""
         return "cpu" if self.device == "cpu" else "gpu"
 
     def checked(self) -> Options:

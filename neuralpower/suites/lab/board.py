@@ -57,7 +57,6 @@ class Board:
         self.writer.add_scalar(accuracy, point.accuracy, point.step)
 
     def close(self) -> None:
-        """Write the remaining points, and end."""
         self.writer.close()
 
 

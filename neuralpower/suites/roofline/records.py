@@ -147,13 +147,11 @@ class Training:
 
     @property
     def flops_ratio(self) -> float | None:
-        """Backward FLOP over forward FLOP."""
         forward, backward = self.forward_flops, self.backward_flops
         return backward / forward if forward and backward else None
 
     @property
     def time_ratio(self) -> float | None:
-        """Backward time over forward time."""
         return self.backward_s / self.forward_s if self.forward_s and self.backward_s else None
 
     @property

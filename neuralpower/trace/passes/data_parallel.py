@@ -43,12 +43,10 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its gradient."""
         return int(self.numbers * DTYPES[self.kept].itemsize)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weight itself."""
         return int(self.numbers * DTYPES[self.dtype].itemsize)
 
 
@@ -194,7 +192,6 @@ def _event(block: str, step: str) -> str:
 
 
 def _gather(block: str, parameters: Sequence[Parameter], question: Question, step: str) -> Iterator[Task]:
-    """The gather of a block's weights."""
     for some in alike(parameters):
         numbers = sum(one.numbers for one in some)
         layer = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)

@@ -42,7 +42,6 @@ def optimizer(trace: Trace, question: Question) -> Trace:
 
 
 def _step(trace: Trace, recipe: Recipe) -> Iterator[Task]:
-    """The tasks of the step."""
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
         kept = recipe.gradient_dtype(dtype)
@@ -85,7 +84,6 @@ def _stand_in(recipe: Recipe) -> str:
 
 
 def _said(recipe: Recipe) -> str:
-    """A note on the stand-in."""
     matrices = "; its matrix products are not included" if recipe.known and KNOWN[recipe.known].rest else ""
     plain = "; write momentum for sgd with momentum" if recipe.known == "sgd" else ""
     return (
