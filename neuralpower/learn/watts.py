@@ -40,6 +40,9 @@ SHIPPED = Path(__file__).with_name("watts.json")
 WORKS = PRODUCTS, WEIGHTS, ATTENTION, CACHE, PASSES = "products", "weights", "attention", "cache", "passes"
 LOWEST_CLOCK = 0.1  # of the highest: a lower power limit cannot be kept
 HALVINGS = 30  # of the search for the clock that a limit allows
+# Bandwidth over limit of an A100 of 40 GB. Boards with other memory than HBM move fewer bytes for each watt of
+# their limit, and draw no smaller share of it (decoding: 395 W on an RTX 4090, 545 W on a 5090; club-3090).
+LEAST_BYTES_PER_J = 3.8e9
 AT_LIMIT = 0.97  # of the limit: from here on a trained power says that the limit was reached
 
 
@@ -128,14 +131,14 @@ class Board:
     """What a device's watts follow from; of one, or of each call [rows]."""
 
     limit_w: Array | float
-    bytes_per_s: Array | float  # of its memory
+    bytes_per_s: Array | float  # of its memory, of HBM that takes as much
     factor: Array | float  # its watts over the law's
 
     @classmethod
     def of(cls, hardware: Hardware, device: str, law: Watts) -> Board:
         """Of a device, by its short name."""
-        factor = math.exp(law.devices.get(device, 0.0))
-        return cls(hardware.board_w or math.nan, hardware.memory_bytes_per_s, factor)
+        limit, factor = hardware.board_w or math.nan, math.exp(law.devices.get(device, 0.0))
+        return cls(limit, max(hardware.memory_bytes_per_s, LEAST_BYTES_PER_J * limit), factor)
 
 
 def unlimited_w(demand: Demand, seconds: Array, board: Board, law: Watts) -> tuple[Array, Array]:
