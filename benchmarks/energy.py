@@ -312,8 +312,9 @@ def limits(path: Path) -> Iterator[str]:
 
 def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Iterator[str]:
     cores = 0.5  # neither compute nor memory alone sets the pace of a whole step
-    errors, unchanged = [], []
+    errors, unchanged, worse = [], [], []
     for _, rows in table.groupby(by):
+        begun = len(errors)
         top: Any = rows[rows.limit == rows.limit.max()].iloc[0]
         for row in rows_of(rows[(rows.limit < top.limit) & (rows.limit >= least * top.limit)]):
             bound = top.watts > row.limit
@@ -323,9 +324,13 @@ def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Ite
             watts = min(top.watts, row.limit) / row.watts
             errors.append((watts - 1, top.seconds * longer / row.seconds - 1))
             unchanged.append(top.seconds / row.seconds - 1)
+        if len(errors) > begun:
+            said = np.mean([abs(time) for _, time in errors[begun:]])
+            worse.append(said - np.mean(np.abs(unchanged[begun:])))
     for what, one in zip(("watts", "time"), np.abs(errors).T, strict=True):
         yield f"| {name}, ratio, {what} | {len(one)} | {np.median(one):.1%} / {one.mean():.1%} |"
     yield f"| {name}, ratio, time unchanged | {len(unchanged)} | {np.mean(np.abs(unchanged)):.1%} mean |"
+    yield f"| {name}, sweeps; points of the worst above unchanged | {len(worse)} | {100 * max(worse):+.1f} |"
 
 
 def main(

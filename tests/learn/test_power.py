@@ -343,7 +343,7 @@ def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Pre
     assert some.power_share_trained == pytest.approx(known)
     assert [row.power_trained for row in some.rows] == [row.kind == "linear" for row in some.rows]
     carried = [row.power_w for row in some.rows if row.kind == "softmax" and row.power_w]
-    assert len(carried) == 2 and all(IDLE_W <= power.low < power.high <= LIMIT_W for power in carried)
+    assert len(carried) == 2 and all(0.8 * IDLE_W <= power.low < power.high <= LIMIT_W for power in carried)
     said = some.to_json()
     assert said["power_share_trained"] == some.power_share_trained
     (energy,) = [
