@@ -312,7 +312,8 @@ def limits(path: Path) -> Iterator[str]:
 
 def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Iterator[str]:
     cores = 0.5  # neither compute nor memory alone sets the pace of a whole step
-    errors, unchanged, worse = [], [], []
+    errors: list[tuple[float, float]] = []
+    unchanged, worse = list[float](), list[float]()
     for _, rows in table.groupby(by):
         begun = len(errors)
         top: Any = rows[rows.limit == rows.limit.max()].iloc[0]

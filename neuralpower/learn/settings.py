@@ -62,8 +62,8 @@ def _check_both(predictor: Predictor, limit_w: float, share: float) -> None:
     if drawn > limit_w:
         asked, held = (one * hardware.clock() / 1e6 for one in (share, clock))
         raise InputError(
-            f"power limit {limit_w:g}W and clock {asked:g}MHz contradict: at that clock no kernel at full "
-            f"pace draws less than {drawn:.0f} W, and that limit leaves {held:.0f} MHz at most; leave one out"
+            f"power limit {limit_w:g}W and clock {asked:g}MHz contradict: no kernel at full pace draws less "
+            f"than {drawn:.0f} W then; leave one out, or give --clock of {held:.0f} MHz at most"
         )
 
 

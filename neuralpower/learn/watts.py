@@ -8,7 +8,7 @@ with their units and rows are in watts.json. At a lower clock, relative to the h
 and the memory does not; the voltage V falls with the clock, and idle power with the voltage. The first two
 terms are the cores' share of the power, the third the memory's:
 
-    W = idle + (W(1) - idle(1)) (cores' share clock V^2 + memory's share t(1) / t)
+    W = idle + (W(1) - idle(1)) (cores' share clock V^k + memory's share t(1) / t)
 
     t = ((c / clock)^4 + M^4)^(1/4) / (c^4 + M^4)^(1/4) t(1),    c = max(C, cores_beside_memory M)
 """
@@ -40,8 +40,8 @@ SHIPPED = Path(__file__).with_name("watts.json")
 WORKS = PRODUCTS, WEIGHTS, ATTENTION, CACHE, PASSES = "products", "weights", "attention", "cache", "passes"
 LOWEST_CLOCK = 0.1  # of the highest: a lower power limit cannot be kept
 HALVINGS = 30  # of the search for the clock that a limit allows
-# Bandwidth over limit of an A100 of 40 GB. Boards with other memory than HBM move fewer bytes for each watt of
-# their limit, and draw no smaller share of it (decoding: 395 W on an RTX 4090, 545 W on a 5090; club-3090).
+# Bandwidth over limit of an A100 of 40 GB. Boards without HBM move fewer bytes for each watt of their limit,
+# and draw no smaller share of it (decoding: 395 W on an RTX 4090, 545 W on a 5090; club-3090).
 LEAST_BYTES_PER_J = 3.8e9
 AT_LIMIT = 0.97  # of the limit: from here on a trained power says that the limit was reached
 
@@ -67,6 +67,7 @@ class Watts(Part, frozen=True):
     device_doubt: Positive  # standard deviation of the same on a device that was held out
     voltage_falls: Positive  # share by which V falls for each share that the clock falls
     least_voltage: Positive  # relative to that at the highest clock
+    voltage_power: Positive  # of V in the cores' watts: 2 of what switches, more of what leaks
     cores_beside_memory: Positive  # time of the cores over that of the memory, where memory sets the pace
     network_doubt: Positive  # standard deviation of log(measured / said) that a network's layers share
     idle: Positive  # share of the limit that an awake device draws where its sheet does not state it
@@ -105,7 +106,7 @@ class Demand:
 
     @classmethod
     def of(cls, columns: Layer, hardware: Hardware) -> Demand:
-        """Of calls on a device."""
+        """The demand of calls on a device."""
         compute, memory = floors(columns, hardware, columns.law.traits(columns))
         return cls(compute, memory, _work(columns, compute >= memory))
 
@@ -136,7 +137,7 @@ class Board:
 
     @classmethod
     def of(cls, hardware: Hardware, device: str, law: Watts) -> Board:
-        """Of a device, by its short name."""
+        """The board of a device, by its short name."""
         limit, factor = hardware.board_w or math.nan, math.exp(law.devices.get(device, 0.0))
         return cls(limit, max(hardware.memory_bytes_per_s, LEAST_BYTES_PER_J * limit), factor)
 
@@ -237,7 +238,7 @@ def drawn_at(
     """Watts at a clock of calls that draw `full` at the highest, `cores` of them by the cores, [rows]."""
 
     def drawn(clock: Array) -> Array:
-        works = cores * clock * voltage(clock, law) ** 2 + (1 - cores) / stretched_at(clock)
+        works = cores * clock * voltage(clock, law) ** law.voltage_power + (1 - cores) / stretched_at(clock)
         return np.asarray(idle * idle_falls(clock, law) + np.maximum(full - idle, 0.0) * works)
 
     return drawn

@@ -264,7 +264,7 @@ def plan(
 
 
 def with_each(found: Plan, terms: Terms, prices: Mapping[str, float]) -> Plan:
-    """The plan with what a token of each way takes, bounds left out."""
+    """The plan with what a token of each way takes, without bounds."""
 
     def told(choice: Choice) -> Choice:
         load, count = choice.load, choice.candidate.devices
