@@ -62,7 +62,7 @@ LEAST_SHARE, DIGITS = 0.1, 3
 TABLES = "tables"  # the source of single calls
 FIELDS = ("busy", "compute", "compute_power", "memory", "memory_power")
 USUAL = {"busy": 0.2, "compute": 0.6, "compute_power": 0.5, "memory": 5e-11, "memory_power": 0.5}
-USUAL_POWER, POWER_DOUBT = 2.5, 0.2  # of voltage in the cores' watts, between 2 and 3
+VOLTAGE_POWER = 2.7  # chosen on the sweep of an A100's clock, between 2 (what switches) and 3 (what leaks)
 USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usual value
 THINNED = {"EnergAIzer A10, 900 MHz": 3, "EnergAIzer A100, 900 MHz": 4}  # of so many runs one is taken
 DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
@@ -125,7 +125,8 @@ def clock_constants(path: Path) -> dict[str, float]:
         lambda x: voltage(share[told], law(x[0], x[1], 0.5)) - volts[told], [0.9, 0.8]
     ).x  # an H100 does not say its voltage
     (steady,) = least_squares(lambda x: idle_falls(share, law(falls, least, x[0])) - idle, [0.3]).x
-    return {"voltage_falls": float(falls), "least_voltage": float(least), "idle_steady": float(steady)}
+    fallen = {"voltage_falls": float(falls), "least_voltage": float(least), "idle_steady": float(steady)}
+    return {**fallen, "voltage_power": VOLTAGE_POWER}
 
 
 def runs(path: Path) -> Iterator[Sample]:
@@ -272,19 +273,16 @@ def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
             name: msgspec.structs.replace(law.works[name], **dict(zip(FIELDS, map(float, row), strict=True)))
             for name, row in zip(WORKS, constants, strict=True)
         }
-        logs = dict(zip(devices, map(float, x[len(usual) : -1]), strict=True))
-        return msgspec.structs.replace(law, works=works, devices=logs, voltage_power=float(np.exp(x[-1])))
+        logs = dict(zip(devices, map(float, x[len(usual) :]), strict=True))
+        return msgspec.structs.replace(law, works=works, devices=logs)
 
     def residuals(x: Array) -> Array:
         errors = (np.log(stack.watts(made(x))) - measured) / noise
-        usual_off, devices_off = x[: len(usual)] - usual, x[len(usual) : -1]
-        power_off = [(x[-1] - np.log(USUAL_POWER)) / POWER_DOUBT]
-        return np.concatenate([errors, usual_off / USUAL_DOUBT, devices_off / DEVICE_DOUBT, power_off])
+        usual_off, devices_off = x[: len(usual)] - usual, x[len(usual) :]
+        return np.concatenate([errors, usual_off / USUAL_DOUBT, devices_off / DEVICE_DOUBT])
 
     known = np.log([getattr(law.works[name], field) for name in WORKS for field in FIELDS])
-    start = np.concatenate(
-        [known, [law.devices.get(name, 0.0) for name in devices], [np.log(law.voltage_power)]]
-    )
+    start = np.concatenate([known, [law.devices.get(name, 0.0) for name in devices]])
     return made(least_squares(residuals, start, loss="soft_l1", max_nfev=60).x)
 
 
