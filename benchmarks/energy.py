@@ -292,7 +292,7 @@ def held(watts: float, idle: float, cores: float, limit: float) -> tuple[float, 
     law = shipped_watts()
     tried = np.linspace(1.0, 0.1, 901)
     longer = cores / tried + (1 - cores)
-    works = cores * tried * voltage(tried, law) ** law.voltage_power + (1 - cores) / longer
+    works = cores * tried * voltage(tried, law) ** 2 + (1 - cores) / longer
     drawn = idle * idle_falls(tried, law) + (watts - idle) * works
     fits = np.flatnonzero(drawn <= max(limit, drawn.min()))[0]
     return float(tried[fits]), float(longer[fits])

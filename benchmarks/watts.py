@@ -33,7 +33,8 @@ from benchmarks import energy, gpu_power
 from benchmarks.gpu_runs import predictor_of
 from benchmarks.gpu_tables import SYSTEMS
 from benchmarks.teachers.diffusion import BATCHES
-from neuralpower.data.screening import screen
+from neuralpower.data.dataset import read_dataset
+from neuralpower.data.screening import Rows, metered, screen
 from neuralpower.devices.spec import find_spec, known_specs
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.learn.problem import Array
@@ -48,21 +49,19 @@ from neuralpower.learn.watts import (
     longer,
     shipped_watts,
     unlimited_w,
-    voltage,
 )
 from neuralpower.prediction.rows import Row
 
 SOURCE = (
     "python -m benchmarks.watts: calls of 0.2 ms and more (AIConfigurator at 095f58a5, vLLM 0.22.0), "
     "networks (EnergAIzer at cd607491), generations (LLM-Inference-Bench at 4211f5d4), served steps and "
-    "diffusion (ML.ENERGY v3), by NVML; voltage and idle power by clock: EnergAIzer's A100-PCIE and H100; "
-    "idle power: the sheets"
+    "diffusion (ML.ENERGY v3), passes of datasets/nvidia-h200-sxm-141gb, by NVML; voltage: EnergAIzer's "
+    "sweep of an A100-PCIE's clock; idle power by clock: its A100-PCIE and H100; idle power: the sheets"
 )
 LEAST_SHARE, DIGITS = 0.1, 3
 TABLES = "tables"  # the source of single calls
 FIELDS = ("busy", "compute", "compute_power", "memory", "memory_power")
 USUAL = {"busy": 0.2, "compute": 0.6, "compute_power": 0.5, "memory": 5e-11, "memory_power": 0.5}
-VOLTAGE_POWER = 2.7  # chosen on the sweep of an A100's clock, between 2 (what switches) and 3 (what leaks)
 USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usual value
 THINNED = {"EnergAIzer A10, 900 MHz": 3, "EnergAIzer A100, 900 MHz": 4}  # of so many runs one is taken
 DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
@@ -74,6 +73,8 @@ TIMES_FLOOR = 2.0
 HELD = 0.88  # of runs in their 90 % bounds
 HELD_DEVICES = 0.8  # the same in the mean of devices left out: of seven, an A10 is out of reach
 DEVIATION = 0.68  # of errors within a standard deviation
+PASSES_OF = Path(__file__).parents[1] / "datasets/nvidia-h200-sxm-141gb"  # torch's, metered one by one
+SWEEP_NOISE = 0.05  # of the logarithm of a ratio to the anchor
 LOWEST_MHZ = 510  # below, an H100's idle power is that of another state
 WRONG_TIME = 1.5  # measured over predicted, or the inverse
 
@@ -95,6 +96,14 @@ class Sample:
     said_w: Array  # [calls] watts that a regressor says; NaN where the law does
 
 
+@dataclass(frozen=True)
+class Swept:
+    """A run of a sweep of clocks, and the same at the anchor's."""
+
+    run: Sample
+    anchor: Sample
+
+
 def idle_constants() -> dict[str, float]:
     """Shares of the limit that awake GPUs draw, of the sheets that state it: geometric mean, least, most."""
     sheets = [find_spec(slug).hardware() for slug in known_specs()]
@@ -104,29 +113,28 @@ def idle_constants() -> dict[str, float]:
     return {"idle": float(np.exp(np.mean(np.log(known)))), "least_idle": min(known), "most_idle": max(known)}
 
 
-def clock_constants(path: Path) -> dict[str, float]:
-    """How voltage and idle power fall with the clock, of EnergAIzer's boards."""
+def fitted_clocks(path: Path, swept: Sequence[Swept], law: Watts) -> Watts:
+    """The law with the voltage that suits the ratios of a sweep best, and idle power by clock with it."""
+    runs, anchors = (Stack.of([getattr(one, name) for one in swept]) for name in ("run", "anchor"))
+    measured = np.log([one.run.watts / one.anchor.watts for one in swept])
+
+    def made(x: Array) -> Watts:
+        return msgspec.structs.replace(law, voltage_falls=float(x[0]), least_voltage=float(x[1]))
+
+    def residuals(x: Array) -> Array:
+        said = np.log(runs.watts(made(x)) / anchors.watts(made(x)))
+        return np.asarray((said - measured) / SWEEP_NOISE)
+
+    start = [law.voltage_falls, law.least_voltage]
+    found = made(least_squares(residuals, start, loss="soft_l1", diff_step=0.01).x)
     table = pd.read_csv(path / "power/energaizer/idle_and_voltage_by_clock.csv").sort_values("clock_mhz")
     table = table[table.clock_mhz >= LOWEST_MHZ]
     highest = table.groupby("host").transform("last")
-    columns = ("clock_mhz", "idle_w", "supply_mv")
-    share, idle, volts = ((table[name] / highest[name]).to_numpy(dtype=float) for name in columns)
-    told = ~np.isnan(volts)
-
-    def law(falls: float, least: float, steady: float) -> Watts:
-        constants = {
-            "voltage_falls": float(falls),
-            "least_voltage": float(least),
-            "idle_steady": float(steady),
-        }
-        return msgspec.structs.replace(shipped_watts(), **constants)
-
-    falls, least = least_squares(
-        lambda x: voltage(share[told], law(x[0], x[1], 0.5)) - volts[told], [0.9, 0.8]
-    ).x  # an H100 does not say its voltage
-    (steady,) = least_squares(lambda x: idle_falls(share, law(falls, least, x[0])) - idle, [0.3]).x
-    fallen = {"voltage_falls": float(falls), "least_voltage": float(least), "idle_steady": float(steady)}
-    return {**fallen, "voltage_power": VOLTAGE_POWER}
+    share, idle = ((table[name] / highest[name]).to_numpy(dtype=float) for name in ("clock_mhz", "idle_w"))
+    (steady,) = least_squares(
+        lambda x: idle_falls(share, msgspec.structs.replace(found, idle_steady=float(x[0]))) - idle, [0.3]
+    ).x
+    return msgspec.structs.replace(found, idle_steady=float(steady))
 
 
 def runs(path: Path) -> Iterator[Sample]:
@@ -135,20 +143,23 @@ def runs(path: Path) -> Iterator[Sample]:
         for run in itertools.islice(found(), None, None, THINNED.get(name, 1)):
             if "power_limit" in run.options:
                 continue
-            full, predictor = run.unlocked, predictor_of(run.device).predictor
-            clock = (
-                1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / predictor.known_hardware().clock()
-            )
-            busy = sum(row.runtime_s for row in full.rows)
-            waiting = max(1 - busy / full.runtime_s.value, 0.0)
-            took = run.seconds / full.runtime_s.value
-            yield sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, took)
+            yield of_run(run)
     try:
         for row, calls, estimates in energy.diffusion_calls(path, BATCHES):
             rows, _, _ = energy.busy_rows(calls, estimates)
             yield sample("diffusion", energy.DEVICES[row.gpu_model], row.model_id, row.avg_power_watts, rows)
     except ImportError:
         print("diffusion: left out, it needs diffusers")
+
+
+def of_run(run: energy.Run) -> Sample:
+    """A whole run with the calls of its prediction."""
+    full, hardware = run.unlocked, predictor_of(run.device).predictor.known_hardware()
+    clock = 1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / hardware.clock()
+    busy = sum(row.runtime_s for row in full.rows)
+    waiting = max(1 - busy / full.runtime_s.value, 0.0)
+    took = run.seconds / full.runtime_s.value
+    return sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, took)
 
 
 def sample(
@@ -174,8 +185,17 @@ def sample(
     return Sample(source, device, network, watts, clock, waiting, late, demand, calls, share, said)
 
 
+def sweep(path: Path) -> list[Swept]:
+    """The sweep of a clock by `benchmarks.energy`, each run with its anchor."""
+    by: dict[Any, dict[str, Sample]] = {}
+    for run in energy.energaizer(path, lambda row: row.set == "dvfs", clocked=True):
+        by.setdefault((run.network, *sorted(run.options.items())), {})[str(run.clock)] = of_run(run)
+    anchored = [(at.pop(f"{energy.UNBOUND_MHZ}MHz"), at) for at in by.values()]
+    return [Swept(one, anchor) for anchor, at in anchored for one in at.values()]
+
+
 def single_calls(path: Path) -> Iterator[Sample]:
-    """Some of each table that has watts."""
+    """Some of each table that has watts, and torch's passes."""
     for system in gpu_power.POWERED:
         slug = SYSTEMS[system].slug
         hardware = find_spec(slug).hardware()
@@ -184,15 +204,23 @@ def single_calls(path: Path) -> Iterator[Sample]:
             if "fp8_block" in part.name:  # without a graph: short ones take the host's time
                 long = long[long.runtime_s >= TIMES_FLOOR * HOST_S[system]]
             table = long.sample(min(EACH, len(long)), random_state=0).reset_index(drop=True)
-            if not len(table):
-                continue
-            rows = screen(part.kind, table, hardware=hardware)
-            demand = Demand.of(rows.layer, hardware)
-            for i in range(len(rows)):
-                picked = Demand(*(values[i : i + 1] for values in dataclasses.astuple(demand)))
-                name, watts = f"{part.kind} {part.name}", float(rows.power_w[i])
-                seconds, all_of_it, law = rows.runtime_s[i : i + 1], np.ones(1), np.full(1, np.nan)
-                yield Sample(TABLES, slug, name, watts, 1.0, 0.0, 1.0, picked, seconds, all_of_it, law)
+            if len(table):
+                yield from calls(slug, part.name, screen(part.kind, table, hardware=hardware))
+    dataset, slug = read_dataset(PASSES_OF, samples=False), PASSES_OF.name
+    for kind, table in dataset.tables.items():
+        rows = screen(kind, table, dataset.sentinel_s, find_spec(slug).hardware()) if kind in KINDS else None
+        if rows and not (rows.layer.multiplies or "key_length" in rows.layer.dimensions):
+            yield from calls(slug, "torch", rows.at(np.flatnonzero(metered(rows))))
+
+
+def calls(device: str, name: str, rows: Rows) -> Iterator[Sample]:
+    """Each row of a kind's table as a sample."""
+    demand = Demand.of(rows.layer, find_spec(device).hardware())
+    for i in range(len(rows)):
+        picked = Demand(*(values[i : i + 1] for values in dataclasses.astuple(demand)))
+        network, watts = f"{rows.kind} {name}", float(rows.power_w[i])
+        seconds, all_of_it, law = rows.runtime_s[i : i + 1], np.ones(1), np.full(1, np.nan)
+        yield Sample(TABLES, device, network, watts, 1.0, 0.0, 1.0, picked, seconds, all_of_it, law)
 
 
 @dataclass(frozen=True)
@@ -304,6 +332,19 @@ def held_out(samples: Sequence[Sample], law: Watts, by: str) -> Array:
     return errors
 
 
+def sweep_held_out(path: Path, swept: Sequence[Swept], law: Watts) -> Array:
+    """Logarithms of a sweep's ratios said over measured, the voltage fitted without the network's, [runs]."""
+    errors, names = np.zeros(len(swept)), np.array([one.run.network for one in swept])
+    for name in np.unique(names):
+        rest = fitted_clocks(path, [one for one in swept if one.run.network != name], law)
+        some = [one for one in swept if one.run.network == name]
+        said = Stack.of([one.run for one in some]).watts(rest) / Stack.of([one.anchor for one in some]).watts(
+            rest
+        )
+        errors[names == name] = np.log(said) - np.log([one.run.watts / one.anchor.watts for one in some])
+    return errors
+
+
 def with_doubts(samples: Sequence[Sample], law: Watts, by_device: Array, by_network: Array) -> Watts:
     """The law with its doubts, of errors with each device and each network left out, [samples].
 
@@ -389,17 +430,22 @@ def main(
 ) -> None:
     """Fit, and print what is held out."""
     if runs_file is not None and runs_file.exists():
-        of_runs = pickle.loads(runs_file.read_bytes())
+        of_runs, swept = pickle.loads(runs_file.read_bytes())
     else:
-        of_runs = [*runs(path)]
+        of_runs, swept = [*runs(path)], sweep(path)
         if runs_file is not None:
-            runs_file.write_bytes(pickle.dumps(of_runs))
+            runs_file.write_bytes(pickle.dumps((of_runs, swept)))
     samples = [*single_calls(path), *of_runs]
-    law = msgspec.structs.replace(shipped_watts(), **idle_constants(), **clock_constants(path))
+    law = fitted(samples, msgspec.structs.replace(shipped_watts(), **idle_constants()))
+    law = fitted_clocks(path, swept, law)
     found = fitted(samples, law)
     print("| left out | rows | n | watts: median / mean |\n|---|---|---|---|")
-    printed(samples, np.log(Stack.of(samples).watts(law) / [one.watts for one in samples]), "as shipped")
-    printed(samples, np.log(Stack.of(samples).watts(found) / [one.watts for one in samples]), "nothing")
+    stack, measured = Stack.of(samples), [one.watts for one in samples]
+    printed(samples, np.log(stack.watts(shipped_watts()) / measured), "as shipped")
+    printed(samples, np.log(stack.watts(found) / measured), "nothing")
+    off = np.abs(np.exp(sweep_held_out(path, swept, found)) - 1)
+    error = f"{np.median(off):.1%} / {off.mean():.1%}"
+    print(f"| network, of the voltage | sweep of clocks | {len(off)} | {error} |", flush=True)
     errors = {}
     for by in ("network", "source", "device"):
         errors[by] = held_out(samples, found, by)
