@@ -327,7 +327,7 @@ def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Ite
             unchanged.append(top.seconds / row.seconds - 1)
         if len(errors) > begun:
             said = np.mean([abs(time) for _, time in errors[begun:]])
-            worse.append(said - np.mean(np.abs(unchanged[begun:])))
+            worse.append(float(said - np.mean(np.abs(unchanged[begun:]))))
     for what, one in zip(("watts", "time"), np.abs(errors).T, strict=True):
         yield f"| {name}, ratio, {what} | {len(one)} | {np.median(one):.1%} / {one.mean():.1%} |"
     yield f"| {name}, ratio, time unchanged | {len(unchanged)} | {np.mean(np.abs(unchanged)):.1%} mean |"
