@@ -26,7 +26,7 @@ from neuralpower.data.schema import write_meta
 from neuralpower.data.screening import Rows, screen
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
-from neuralpower.layers.fp8_tiles import chosen_tile
+from neuralpower.layers.tiles import chosen_tile
 from neuralpower.layers.views import peak_flops
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe, describe_power

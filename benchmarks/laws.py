@@ -1,6 +1,6 @@
 """Breaches of a law by predictions of layers, over all accelerators, kinds and types.
 
-python -m benchmarks.laws [--draws N] [--devices NAME ...] [--listed N] [--engines]
+python -m benchmarks.laws [--draws N] [--first SEED] [--devices NAME ...] [--listed N] [--engines]
 
 A seeded sweep of each kind in each type is predicted on each device with a sheet, and held to
 
@@ -75,9 +75,9 @@ def accelerators(names: list[str] | None = None) -> list[DeviceSpec]:
     return [spec for spec in specs if platform_of(spec.hardware()).family != "cpu"]
 
 
-def drawn(kind: type[Layer], dtype: str, draws: int) -> list[Layer]:
+def drawn(kind: type[Layer], dtype: str, seeds: range) -> list[Layer]:
     """Forward calls of a kind in a type."""
-    layers = (dataclasses.replace(kind.sample(Draw(seed)), dtype=dtype) for seed in range(draws))
+    layers = (dataclasses.replace(kind.sample(Draw(seed)), dtype=dtype) for seed in seeds)
     return [
         layer
         for layer in layers
@@ -233,14 +233,14 @@ def without_clamps(*, tiles: bool = True) -> Iterator[None]:
         yield
 
 
-def of_device(spec: DeviceSpec, draws: int, engines: bool) -> tuple[int, list[Breach]]:
+def of_device(spec: DeviceSpec, seeds: range, engines: bool) -> tuple[int, list[Breach]]:
     """(Layers that were asked, breaches) on a device."""
     predictor = _predictor(spec.slug) if engines else _predictor(spec.slug).of_torch()
     asked, found = 0, list[Breach]()
     for dtype in floats_of(spec.peak_flops):
         network: list[Layer] = []
         for kind in KINDS.values():
-            layers = drawn(kind, dtype, draws) if kind.by_default or engines else []
+            layers = drawn(kind, dtype, seeds) if kind.by_default or engines else []
             asked, network = asked + len(layers), network + layers[:1]
             found += breaches(predictor, layers)
         found += [*longer(predictor, network), *apart(spec, network)]
@@ -253,18 +253,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=40, help="layers of each kind and type on each device")
+    parser.add_argument("--first", type=int, default=0, help="the first draw's seed")
     parser.add_argument("--devices", nargs="+", help="short names of devices; default: all with sheets")
     parser.add_argument("--listed", type=int, default=3, help="breaches to list of each device")
     parser.add_argument("--after", action="store_true", help="leave out the count without the clamps")
     parser.add_argument("--engines", action="store_true", help="engines' kernels, not torch's")
     given = parser.parse_args()
+    seeds = range(given.first, given.first + given.draws)
     after, before, everything = Counter[str](), Counter[str](), 0
     for spec in accelerators(given.devices):
         freely: list[Breach] = []
         if not given.after:
             with without_clamps():
-                _, freely = of_device(spec, given.draws, given.engines)
-        asked, found = of_device(spec, given.draws, given.engines)
+                _, freely = of_device(spec, seeds, given.engines)
+        asked, found = of_device(spec, seeds, given.engines)
         before.update(rule for rule, _ in freely)
         after.update(rule for rule, _ in found)
         everything += asked

@@ -209,9 +209,7 @@ def main() -> None:
     )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds neusight/")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the trained predictors there")
-    parser.add_argument(
-        "--trained", type=Path, metavar="FOLDER", help="take predictors of single GPUs that lie there"
-    )
+    parser.add_argument("--trained", type=Path, metavar="FOLDER", help="take predictors that lie there")
     parser.add_argument(
         "--without-portable", action="store_true", help="leave out what needs the portable predictor"
     )
@@ -224,7 +222,11 @@ def main() -> None:
         datasets = {device: read_dataset(write_dataset(root, device, Path(temporary))) for device in TRAINED}
         predictors = {device: known_or_fitted(dataset, given.trained) for device, dataset in datasets.items()}
         together = [consistent(device, dataset) for device, dataset in datasets.items()]
-        portable = None if given.without_portable else fitted(together, PORTABLE)
+        file = given.trained / f"{PORTABLE}.json" if given.trained else None
+        portable = None
+        if not given.without_portable:
+            shipped = file is not None and file.exists()
+            portable = load(file) if file is not None and shipped else fitted(together, PORTABLE)
     if given.save:
         given.save.mkdir(parents=True, exist_ok=True)
         for predictor in (*predictors.values(), *([portable] if portable else ())):

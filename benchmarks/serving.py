@@ -11,6 +11,7 @@ come in waves. The last line says how many of all means lie within their bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,8 +55,9 @@ OFF: Mapping[str, Callable[[], Any]] = {
     "the slowest rank": partial(patch.object, step_times, "SKEW", 0.0),
     "launches": partial(patch.object, StepTimes, "calls_s", 0.0),
     "host": partial(patch.object, Host, "seconds", property(lambda _: (0.0, 0.0)), create=True),
+    "the engine's own host (the other engine's)": lambda: patch.dict(globals(), host_of=_of_the_other),
 }
-"""Laws, and what switches each off."""
+"""Laws, and what switches each off; the last one holds the rows out that have taught an engine's host."""
 GPUS = {
     "A100": "nvidia-a100-sxm4-80gb",
     "H100": "h100-sxm",
@@ -170,6 +172,12 @@ def _chosen(table: pd.DataFrame, rows: int, model: str | None) -> pd.DataFrame:
     if model is not None:
         known = known[known.model_path.map(MODELS) == model]
     return known.sample(min(rows, len(known)), random_state=0).sort_values(["model_path", "tp_size"])
+
+
+def _of_the_other(engine: str, version: str | None, of: Callable[..., Host] = host_of) -> Host:
+    """The host of an engine's version with the times that the other engine has taught."""
+    (other,) = ENGINES.keys() - {engine}
+    return replace(of(engine, version), seconds=of(other, None).seconds)
 
 
 Errors = dict[tuple[str, str], list[float]]

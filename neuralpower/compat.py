@@ -246,7 +246,7 @@ def profile(
         raise InputError("inputs and inp_data are two names of the same argument; give only one")
     given = more.inp_data if inputs is None else inputs
     args = (given,) if isinstance(given, Tensor) else tuple(() if given is None else given)
-    found = run(
+    profiled = run(
         model,
         args,
         kwargs,
@@ -258,12 +258,12 @@ def profile(
         custom=_rules(unwrapped(model), args, kwargs, custom_ops) if custom_ops else {},
         power="none",
     )
-    for u in found.unmodelled if verbose else ():
-        LOG.warning("%s: %d calls of %s are not counted (%s)", found.model, u.count, u.operator, u.reason)
+    for u in profiled.unmodelled if verbose else ():
+        LOG.warning("%s: %d calls of %s are not counted (%s)", profiled.model, u.count, u.operator, u.reason)
     if want_op_file:
         header = COMBINED_HEADER if more.timed else FLOP_HEADER
-        write_op_file(header, (line[: len(header)] for line in _layers(unwrapped(model), found)))
-    return int(found.total.flops or 0), found.total.parameters
+        write_op_file(header, (line[: len(header)] for line in _layers(unwrapped(model), profiled)))
+    return int(profiled.total.flops or 0), profiled.total.parameters
 
 
 def profile_f_t(*args: Any, **named: Any) -> tuple[int, int]:
@@ -289,16 +289,23 @@ def _rules(
     return dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
 
 
-def _layers(model: nn.Module, found: NetworkProfile) -> Iterator[list[Any]]:
+def _layers(model: nn.Module, profile: NetworkProfile) -> Iterator[list[Any]]:
     """One line per leaf module that ran, and per module that has operators of its own."""
     own_flops: Counter[str] = Counter()
-    for row in found.rows:
+    for row in profile.rows:
         own_flops[row.path] += row.flops or 0
-    for m in found.by_module():
-        if m.path in found.types and m.count:
+    for m in profile.by_module():
+        if m.path in profile.types and m.count:
             module = model.get_submodule(m.path)
             if own_flops[m.path] or not any(True for _ in module.children()):
-                yield [m.path or found.model, *_sizes(module), own_flops[m.path], m.self_s, m.runtime_s, None]
+                yield [
+                    m.path or profile.model,
+                    *_sizes(module),
+                    own_flops[m.path],
+                    m.self_s,
+                    m.runtime_s,
+                    None,
+                ]
 
 
 def _sizes(module: nn.Module) -> list[Any]:

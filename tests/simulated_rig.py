@@ -134,5 +134,13 @@ class SimulatedRig:
         return False
 
 
+class FreshRig(SimulatedRig):
+    """The same, where fresh memory is measured."""
+
+    def hardware(self) -> dict[str, Any]:
+        """What a byte of it costs besides."""
+        return {**super().hardware(), "fresh_s_per_byte": 5e-10}
+
+
 def _elements(call: Call) -> int:
     return next(argument.numel() for argument in call.args if isinstance(argument, torch.Tensor))

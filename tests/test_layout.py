@@ -21,7 +21,7 @@ PACKAGES: Mapping[str, str] = {
     "late": "",
     "errors": "",
     "dtypes": "",
-    "files": "atomic cache csv_files json_files markdown paths stages terminal",
+    "files": "atomic cache csv_files json_files locks markdown paths stages terminal",
     "quantisation": ALL,
     "processes": "alone pool tether",
     "devices": "cluster hardware host layout machine memory_size names spec",
@@ -48,7 +48,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
-        rig calls steps cpu.timer cuda.runtime meters meters.nvml power.energy
+        rig calls steps cpu.heap cpu.timer cuda.runtime meters meters.nvml power.energy
         collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """
@@ -59,7 +59,7 @@ PACKAGES: Mapping[str, str] = {
     "prediction": """
         beside case compose evaluate footprint generation images kept measured memory.engines memory.over_time
         memory.peak memory.snapshot on_gpu parallel prediction prices rows served_type several_devices shown
-        timeline
+        sums timeline
         tree
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.rank explore.remedies explore.score

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from neuralpower.ask import texts
@@ -21,9 +24,17 @@ from neuralpower.trace.question import Question
 
 
 def predicted(
-    predictor: Predictor, model: Any, inputs: Any, options: Given, seen: Seen | None = None
+    predictor: Predictor,
+    model: Any,
+    inputs: Any,
+    options: Given,
+    seen: Seen | None = None,
+    later: list[Callable[[], None]] | None = None,
 ) -> Prediction:
-    """The prediction that options ask for; `seen` as in `prediction.case.predict`."""
+    """The prediction that options ask for; `seen` as in `prediction.case.predict`.
+
+    `later` receives work that makes other sizes quick to answer, for when this answer has been shown.
+    """
     share, batch = options.get("min_coverage"), options.get("batch_size")
     predictor = set_to(predictor, options.get("power_limit"), options.get("clock"))
     check_share("min_coverage", share, "min_coverage=0.95")
@@ -33,7 +44,7 @@ def predicted(
     dtype, notes = dtype_for(model, options.get("dtype"), predictor, run, engine)
     sizes = {} if inputs is None else {"batch_size": int(batch or 1)}
     new = inputs is not None or options.get("dim") is not None or options.get("no_cache")
-    kept = None if new else KeptNetwork.of(model)
+    kept = None if new else KeptNetwork.of(model, later)
     facts = None if kept is None else kept.facts(texts.shape(options.get("input_shape")))
     if facts is not None and batch is None and phase.batch is None and phase.lengths is None:
         sizes = {"batch_size": facts["batch"]}
@@ -82,9 +93,13 @@ def _followed(
         if kept is None or isinstance(asked, Generating) or not kept.keeps(request, question):
             return predict(asked, predictor, question, **how)[0]
         served(asked, predictor, question)  # refuses what contradicts
+        begun_s = time.process_time()
         recorded = record(asked, question)
+        took_s = time.process_time() - begun_s
         kept.keep_facts(source, request.input_shape)
         kept.keep(recorded, request, question)
+        if kept.later is not None:
+            kept.later.append(partial(kept.keep_sizes, recorded, request, question, source, took_s))
         return priced(recorded, predictor, question, **how)
 
     with explained(inputs, answered):

@@ -30,8 +30,6 @@ from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET
 
 
 class View(TypedDict, total=False):
-    """The rows of a prediction's table."""
-
     by: Annotated[
         str,
         Option("Rows of the table; tree: all modules.", OUTPUT, "kind", what="view", words=words.VIEWS),
@@ -40,8 +38,6 @@ class View(TypedDict, total=False):
 
 
 class Top(TypedDict, total=False):
-    """The length of the table."""
-
     top: Annotated[
         int,
         Option(
@@ -78,8 +74,6 @@ class Output(TypedDict, total=False):
 
 
 class Lines(TypedDict, total=False):
-    """A file of rows."""
-
     csv: Annotated[
         Path | None,
         Option(
@@ -91,8 +85,6 @@ class Lines(TypedDict, total=False):
 
 
 class Plot(TypedDict, total=False):
-    """A drawing."""
-
     plot: Annotated[
         Path | None,
         Option(
@@ -116,8 +108,6 @@ class Picture(TypedDict, total=False):
 
 
 class Predict(Device, Trained, Predicting, Limits, View, Top, Output, Lines, Plot, Picture, total=False):
-    """The command `predict`."""
-
     device_spec: Annotated[str | None, Option("", names="device", hidden=True)]
     trace_file: Annotated[Path | None, Option("Write the timeline for ui.perfetto.dev to this file.", OUTPUT)]
 
@@ -127,8 +117,6 @@ class Compare(Device, Trained, Comparing, Output, Plot, total=False):
 
 
 class Gate(Device, Trained, Gating, Output, total=False):
-    """The command `gate`."""
-
     baseline: Annotated[Path | None, Option("The baseline's file, which belongs in your repository.", OUTPUT)]
     update: Annotated[bool, Option("Write today's answers as the baseline.", OUTPUT, default=False)]
     junit: Annotated[Path | None, Option("Write the report for test servers: FILE.xml.", OUTPUT)]
@@ -158,8 +146,6 @@ class Parallel(Trained, Laying, Top, Output, total=False):
 
 
 class Traffic(Trained, Serving, Output, total=False):
-    """The command `traffic`."""
-
     device: Annotated[
         str, Option("Devices of one replica: l40s, 2xh100-sxm.", TARGET, metavar="<[Nx]DEVICE>")
     ]
@@ -178,14 +164,10 @@ class Trust(TypedDict, total=False):
 
 
 class Score(Device, Trained, Trust, Top, Output, total=False):
-    """The command `score`."""
-
     by: Annotated[str, Option("What ranks them.", OUTPUT, "latency", what="score", words=words.SCORES)]
 
 
 class Evaluate(Evaluating, Trust, total=False):
-    """The command `evaluate`."""
-
     measured: Annotated[
         Path | None,
         Option(

@@ -32,7 +32,7 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
 
 def sizes(text: str, what: str) -> tuple[int, ...]:
     """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,18})(?::([0-9]{1,18})(?::([0-9]{1,18}))?)?\s*", part)
         if not match or int(match.group(1)) < 1:
@@ -47,12 +47,12 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
             how = "the end must not be below the start, nor a step below 1; swap them"
             raise InputError(f"{what} {part!r}: {how}")
         if step < 0:
-            found += [low << n for n in range((high // low).bit_length())]
+            numbers += [low << n for n in range((high // low).bit_length())]
         elif (high - low) // step >= MOST_SIZES:
             raise InputError(f"{what} {part!r}: more than {MOST_SIZES} sizes; take larger steps")
         else:
-            found += range(low, high + 1, step)
-    return tuple(dict.fromkeys(found))
+            numbers += range(low, high + 1, step)
+    return tuple(dict.fromkeys(numbers))
 
 
 def resolution(given: Any) -> tuple[int, int] | None:

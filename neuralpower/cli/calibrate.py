@@ -114,7 +114,8 @@ def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, 
         spec = spec_of(source)
     except InputError as error:
         raise InputError(
-            f"{error}; with --networks give the name of a GPU with a spec sheet, or the file of one"
+            f"{error}; with --networks give the name of a GPU with a spec sheet, or the file of one, which "
+            "`neuralpower dataset init FOLDER --device-spec FILE` writes"
         ) from None
     target = out or Path("models") / f"{spec.slug}-calibrated.json"
     stage("importing torch")

@@ -213,16 +213,16 @@ def bare(parameter: Any) -> Any:
 
 def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
     """The arguments with historic spellings replaced; those after `--` stay."""
-    found: list[str] = []
+    words: list[str] = []
     for place, argument in enumerate(arguments):
         if argument == "--":
-            return [*found, *arguments[place:]]
+            return [*words, *arguments[place:]]
         name, equals, value = argument.partition("=")
         if name.startswith("--") and name not in known:
             plain = name.replace("_", "-")
             name = next((one for one in (plain, HISTORIC.get(plain, "")) if one in known), name)
-        found.append(f"{name}{equals}{value}")
-    return found
+        words.append(f"{name}{equals}{value}")
+    return words
 
 
 def examples(*lines: str) -> str:

@@ -16,6 +16,8 @@ from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
+from neuralpower.errors import InputError
+from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file, resolved
 
@@ -34,7 +36,7 @@ AS_JSON = Option(False, "--json", help="Print the numbers as JSON.", rich_help_p
 @app.command(
     epilog=examples(
         "neuralpower dataset init datasets/mine --kind linear,conv2d --device h100",
-        "neuralpower dataset init datasets/mine --kind network",
+        "neuralpower dataset init datasets/mine --kind network --device-spec mygpu.json",
     )
 )
 def init(
@@ -49,19 +51,37 @@ def init(
             rich_help_panel=INPUT,
         ),
     ] = ["linear"],  # noqa: B006
-    device: str = Option(
-        "My device",
+    device: str | None = Option(
+        None,
         help="The device's name; with a name of `devices --specs`, its peaks are filled in.",
         autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
+    device_spec: Path | None = Option(
+        None,
+        "--device-spec",
+        help="A spec sheet of your own: its numbers are filled in; a file that is not there is written, to "
+        "fill in.",
         rich_help_panel=INPUT,
     ),
 ) -> None:
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
     from neuralpower.data.importing import write_templates
+    from neuralpower.devices.spec import blank_sheet, read_spec
 
     parsing.check_named([folder], "folder")
     kinds = dict.fromkeys(name for text in kind for name in texts.names(text, "kind") or ())
-    for file in write_templates(Path(folder), [*kinds], device):
+    sheet = read_spec(device_spec) if device_spec is not None and is_file(device_spec) else None
+    if sheet is not None and device is not None:
+        raise InputError(
+            f"--device {device} and --device-spec {device_spec} both name a device; leave one out"
+        )
+    name = sheet.name if sheet is not None else device or "My device"
+    files = write_templates(Path(folder), [*kinds], name, sheet)
+    if device_spec is not None and sheet is None:
+        replace_file(device_spec, blank_sheet(name))
+        files.append(device_spec)
+    for file in files:
         say(file)
     tell(f"Next: fill in the tables, then run: neuralpower dataset check {folder}")
 

@@ -7,7 +7,9 @@ import os
 import signal
 import time
 
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # Windows has two of them
 SAME_S = 5.0  # closing terminals and batch systems send several signals within two seconds
 
 

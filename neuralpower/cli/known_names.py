@@ -130,10 +130,8 @@ def check_source(text: str) -> None:
         try:
             spec_of(text)
         except InputError:
-            way = (
-                "for a device of your own, give the file of its spec sheet (docs/how-to/own-measurements.md)"
-            )
-            raise PredictorError(f"{error}; {way}") from None
+            way = "write its spec sheet with `neuralpower dataset init FOLDER --device-spec FILE`"
+            raise PredictorError(f"{error}; for a device of your own, {way}, and give that file") from None
 
 
 def check_predictors_or_baselines(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -70,10 +72,20 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
     least = asked["min_coverage"]
-    prediction = predicted(trained, model, None, {**asked, "min_coverage": None}, seen)
+    later: list[Callable[[], None]] = []
+    prediction = predicted(trained, model, None, {**asked, "min_coverage": None}, seen, later)
     _give(asked, form, prediction, stages, trained)
+    _make_quick(later)
     check_coverage(prediction, least, "--strict")
     _check_limits(prediction, asked)
+
+
+def _make_quick(later: Sequence[Callable[[], None]]) -> None:
+    """Do what makes other sizes quick to answer, now that the answer has been shown; Ctrl-C leaves it out."""
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        for work in later:
+            work()
 
 
 def _check_limits(prediction: Prediction, asked: Predict) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from neuralpower.data.columns import COLUMNS, mapped
 from neuralpower.data.dataset import Dataset
-from neuralpower.data.schema import HARDWARE, read_meta, write_meta
+from neuralpower.data.schema import HARDWARE, NUMBERS, read_meta, write_meta
 from neuralpower.data.screening import COUNT, SPREAD, Rows, instead_of, missing_columns
 from neuralpower.data.tables import read_table
 from neuralpower.errors import DatasetError, unknown, writing
@@ -22,6 +22,7 @@ from neuralpower.files.paths import is_file
 if TYPE_CHECKING:
     import pandas as pd
 
+    from neuralpower.devices.spec import DeviceSpec
     from neuralpower.layers import Layer
 
 NETWORK_COLUMNS = ("model", "batch")
@@ -198,12 +199,21 @@ Ten different configurations of a kind are the fewest; some hundred are better.
 """
 
 
-def write_templates(folder: Path, kinds: Sequence[str], device: str) -> list[Path]:
+def write_templates(
+    folder: Path, kinds: Sequence[str], device: str, sheet: DeviceSpec | None = None
+) -> list[Path]:
     """Write the folder's files and give their paths.
 
     A folder that is a dataset already keeps its `dataset.json` and README, and gets the tables it lacks.
 
-    Raises DatasetError: an unknown kind, a table that is there, or a folder that cannot be written.
+    Args:
+        folder: the folder.
+        kinds: of its tables.
+        device: its name.
+        sheet: a user's own, whose numbers go into `dataset.json`.
+
+    Raises:
+        DatasetError: an unknown kind, a table that is there, or a folder that cannot be written.
     """
     from neuralpower.layers import KINDS
 
@@ -217,7 +227,7 @@ def write_templates(folder: Path, kinds: Sequence[str], device: str) -> list[Pat
     with writing(folder, "folder", DatasetError):
         folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "dataset.json").exists():
-        write_meta(folder, _meta(device))
+        write_meta(folder, _meta(device, sheet))
         replace_file(folder / "README.md", README.format(device=device, folder=folder))
         files += [folder / "dataset.json", folder / "README.md"]
     for kind in kinds:
@@ -226,10 +236,14 @@ def write_templates(folder: Path, kinds: Sequence[str], device: str) -> list[Pat
     return files
 
 
-def _meta(device: str) -> dict[str, Any]:
+def _meta(device: str, sheet: DeviceSpec | None) -> dict[str, Any]:
     """`dataset.json`, with nulls to fill in unless the device's spec sheet is known."""
     from neuralpower.devices.spec import known_spec
 
+    if sheet is not None:
+        numbers = {name: one.value for name, one in sheet.values.items() if name in NUMBERS}
+        known = {"platform": sheet.platform, "peak_flops_per_s": dict(sheet.peak_flops), **numbers}
+        return {"device": device, "hardware": known}
     if known_spec(device) is not None:
         return {"device": device}
     return {"device": device, "source": None, "hardware": dict.fromkeys(HARDWARE)}

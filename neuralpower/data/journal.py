@@ -11,7 +11,6 @@ then, for the last records.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import DatasetError, DeviceError, writing
+from neuralpower.files import locks
 from neuralpower.files.atomic import aside, force
 from neuralpower.files.json_files import json_text, parse_json
 from neuralpower.files.paths import check_regular
@@ -37,7 +37,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.take(lock)
         except OSError:
             text = f"{folder}: another run is writing to it; wait for it, or choose another --out"
             raise DatasetError(text) from None
@@ -65,7 +65,7 @@ class Journal:
             lock.enter_context(sole_writer(self.folder))
             with writing(self.path, "--out", DatasetError):
                 self._seq = self._repair()
-                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | locks.BINARY, 0o644)
                 force(self.folder)
             self._lock = lock.pop_all()
         with contextlib.suppress(OSError):  # a full disk raises at the first record
@@ -74,11 +74,11 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         """Close the file, remove it if empty, with a folder made for nothing, and give the lock back."""
-        if os.fstat(self._file).st_size:
-            os.fsync(self._file)
-        else:
-            self.path.unlink(missing_ok=True)
+        empty = not os.fstat(self._file).st_size
+        os.fsync(self._file)
         os.close(self._file)
+        if empty:
+            self.path.unlink(missing_ok=True)
         self.ballast.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another has put something there
             if self._made and all(file.name == LOCK for file in self.folder.iterdir()):

@@ -36,7 +36,6 @@ def fetched(location: str) -> Iterator[Path]:
 
 
 def folder_name(location: str) -> str:
-    """The name of a local copy."""
     return location.rstrip("/").rpartition("/")[2] or "dataset"
 
 

@@ -39,11 +39,13 @@ def _number(rule: Key) -> Any:
 PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
 Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
 OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz", *LINKS)
+FRESH = "fresh_s_per_byte"
 NUMBERS = {
     **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),
     "year": Key(1970, 2100, "", whole=True),
     "lanes_per_scheduler": Key(1, 1024, "lanes"),
+    FRESH: Key(0, 1e-6, "s"),
 }
 Text = Annotated[str, Meta(description="a text")]
 Texts = Annotated[list[str], Meta(description="a list of names")]
@@ -61,6 +63,7 @@ HardwareMeta = msgspec.defstruct(
     ],
     module=__name__,
 )
+MEASURED = ("idle_w", FRESH)  # anew in each run: datasets of a device may differ
 HARDWARE = ("platform", "accelerator", "peak_flops_per_s", *NUMBERS)  # a difference changes what is trained
 
 

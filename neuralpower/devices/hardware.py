@@ -61,6 +61,7 @@ class Hardware:
     link_bytes_per_s: float | None = None  # to all peers of its node, in one direction; None: they have none
     pcie_bytes_per_s: float | None = None  # in one direction
     network_bytes_per_s: float | None = None  # to other nodes, in one direction
+    fresh_s_per_byte: float | None = None  # that memory fresh from the system costs a process; None: unknown
 
     @property
     def board_w(self) -> float | None:

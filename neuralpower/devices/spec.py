@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.devices.names import folded, matching
 from neuralpower.dtypes import PEAK, PEAKS
 from neuralpower.errors import InputError, unknown
-from neuralpower.files.json_files import read_json, shown
+from neuralpower.files.json_files import json_text, read_json, shown
 from neuralpower.files.paths import check_regular, is_file
 
 if TYPE_CHECKING:
@@ -208,6 +208,13 @@ def read_spec(path: str | Path) -> DeviceSpec:
         hint = "give a spec sheet, as `neuralpower devices --spec nvidia-t4 --json` prints one"
         raise InputError(f"{path}: is not JSON{reason}; {hint}") from None
     return _Reader(path).spec(data)
+
+
+def blank_sheet(name: str) -> str:
+    """The file of a sheet to fill in, whose numbers are null."""
+    keys = (PEAK + "float32", PEAK + "float16", *REQUIRED, "memory_bytes")
+    sheet = {"schema": SCHEMA, "name": name, "class": "gpu", "vendor": None, "values": dict.fromkeys(keys)}
+    return json_text(sheet, indent=1)
 
 
 def spec_of(name: str) -> DeviceSpec:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neuralpower.errors import DatasetError, InputError, writing
+from neuralpower.files import locks
 from neuralpower.files.paths import is_file, is_there, resolved
 
 LONGEST = 200  # bytes of a file's name that the hidden one repeats: 255 are allowed
@@ -26,7 +26,9 @@ ABANDONED_S = 60.0  # since the last byte was written; a writer has its lock lon
 
 def force(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if locks.WINDOWS and path.is_dir():  # which Windows neither opens nor has to be told
+        return
+    descriptor = os.open(path, os.O_RDWR if locks.WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -45,24 +47,29 @@ def aside(path: Path) -> Iterator[Path]:
     target = resolved(path) if path.is_symlink() else path
     _sweep(target)
     new, descriptor = _made(target)
+    lock = os.fdopen(descriptor, "rb")
     try:
         yield new
         force(new)
+        if locks.WINDOWS:  # which moves no file that is open
+            lock.close()
         new.replace(target)
         force(target.parent)
     except BaseException:
+        if locks.WINDOWS:
+            lock.close()
         with contextlib.suppress(OSError):
             new.unlink()
         raise
     finally:
-        os.close(descriptor)  # gives the lock back
+        lock.close()
 
 
 def check_writable(path: Path) -> None:
     """Raise OSError where `aside` would."""
     new, descriptor = _made(resolved(path) if path.is_symlink() else path)
-    new.unlink()
     os.close(descriptor)
+    new.unlink()
 
 
 def _stem(target: Path) -> str:
@@ -74,8 +81,8 @@ def _made(target: Path) -> tuple[Path, int]:
     new = target.with_name(f"{_stem(target)}{secrets.token_hex(4)}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     with contextlib.suppress(OSError):  # a file system without locks or permissions, or no target yet
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+        locks.take(descriptor)
+        new.chmod(stat.S_IMODE(target.stat().st_mode))
     return new, descriptor
 
 
@@ -88,10 +95,10 @@ def _sweep(target: Path) -> None:
             if time.time() - entry.stat().st_mtime > ABANDONED_S:
                 descriptor = os.open(entry.path, os.O_RDONLY)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    Path(entry.path).unlink()
+                    locks.take(descriptor)
                 finally:
                     os.close(descriptor)
+                Path(entry.path).unlink()
 
 
 def make_folder_of(path: Path) -> None:

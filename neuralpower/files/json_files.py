@@ -149,14 +149,14 @@ def named(value: Any, names: str) -> dict[str, Any]:
     A name is an attribute, `key=attribute`, or `key=attribute.of.it`, null if the first is None. With `?`
     behind it, an empty text is null.
     """
-    found = {}
+    values = {}
     for name in names.split():
         key, _, path = name.rstrip("?").rpartition("=")
         held = value
         for step in path.split("."):
             held = None if held is None else getattr(held, step)
-        found[key or path] = plain(held or None if name.endswith("?") else held)
-    return found
+        values[key or path] = plain(held or None if name.endswith("?") else held)
+    return values
 
 
 class Declared:

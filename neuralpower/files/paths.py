@@ -21,12 +21,10 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a folder has that name."""
     return stat.S_ISDIR(_mode(path))
 
 
 def is_there(path: str | Path) -> bool:
-    """Whether anything has that name."""
     return _mode(path) != 0
 
 
@@ -62,7 +60,7 @@ def check_read(path: str | Path) -> None:
     """Raise InputError for a pipe that nobody reads: a writer would wait without end."""
     if stat.S_ISFIFO(_mode(path)):
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            os.close(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
         except OSError:
             raise InputError(f"{path}: is a pipe that nobody reads; choose a file") from None
 

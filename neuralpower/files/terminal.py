@@ -56,7 +56,6 @@ def styled(text: str, style: str) -> str:
 
 
 def unstyled(text: str) -> str:
-    """The text without marks."""
     return ANY_MARK.sub("", text)
 
 

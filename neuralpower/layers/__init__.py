@@ -4,11 +4,10 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Layer
+from neuralpower.layers.base import BY_OPERATOR, KINDS, Layer, layer_kind
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.operands import Bytes
-from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.traits import KindLaw

@@ -26,7 +26,7 @@ from neuralpower.layers import (
     layer_kind,
 )
 from neuralpower.layers.base import TRAINING
-from neuralpower.layers.columns import between_powers
+from neuralpower.layers.columns import TILE, between_powers
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import causal_share, ceil_to, chosen, either, past
 from neuralpower.layers.traits import Traits, sides_of, steps
@@ -171,9 +171,14 @@ def _walked(layer: Attention, q: int, k: int, packed: bool = False) -> Any:
 
 
 def _splits(layer: Attention, hardware: Hardware, k: int) -> tuple[Any, Any]:
-    """(parts that the keys are split into where tiles are fewer than cores, steps of k keys in each)."""
-    steps = np.ceil(_seen(layer, layer.window) / k)
-    splits = np.clip(hardware.cores // _tasks(layer, 64, True), 1, steps)
+    """(parts that the keys are split into where tiles are fewer than cores, steps of k keys in each).
+
+    Queries of one tile are split alike: else a longer prompt could take less time.
+    """
+    steps, queries = np.ceil(_seen(layer, layer.window) / k), layer.query_length
+    whole: Any = np.where(queries > TILE, ceil_to(queries, TILE), queries)
+    alike = replace(layer, query_length=whole)
+    splits = np.clip(hardware.cores // _tasks(alike, 64, True), 1, steps)
     return splits, np.ceil(steps / splits)
 
 

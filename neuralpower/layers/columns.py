@@ -54,7 +54,6 @@ def of_one_type(columns: L) -> L:
 
 
 def take(columns: L, index: np.ndarray) -> L:
-    """Some rows of a table's columns."""
     part = object.__new__(type(columns))
     for name in field_names(type(columns)):
         object.__setattr__(part, name, getattr(columns, name)[index])

@@ -23,10 +23,10 @@ from neuralpower.layers import (
     Views,
     layer_kind,
 )
-from neuralpower.layers.fp8_tiles import chosen_tile
 from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.terms import ceil_to, past
+from neuralpower.layers.tiles import chosen_tile
 from neuralpower.layers.training import Args, Named, keeps_inputs
 from neuralpower.layers.views import bytes_terms
 

@@ -27,10 +27,10 @@ from neuralpower.layers import (
     Views,
     layer_kind,
 )
+from neuralpower.layers.base import form
 from neuralpower.layers.columns import between_tiles
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matrix_product import MatrixProduct
-from neuralpower.layers.registry import form
 from neuralpower.layers.terms import ceil_to
 from neuralpower.layers.training import Args, Named, keeps_inputs
 from neuralpower.layers.views import bytes_terms

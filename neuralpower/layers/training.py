@@ -17,7 +17,6 @@ Layers = tuple[Any, ...]  # of any kinds
 
 
 def is_floating(layer: Any) -> bool:
-    """Whether it computes with floating numbers."""
     return bool(layer.dtype in FLOATING)
 
 

@@ -16,7 +16,7 @@ from neuralpower.devices.spec import DeviceSpec
 from neuralpower.errors import InputError
 from neuralpower.learn.any_device import before_networks
 from neuralpower.learn.network_rows import Total, read_totals
-from neuralpower.learn.own_level import FEWEST, Taught, in_words, taught_by, teach
+from neuralpower.learn.own_level import FEWEST, Taught, check_unit, in_words, taught_by, teach
 from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import hardware_to_json
 
@@ -67,7 +67,8 @@ def calibrate_by_networks(
         totals, refused = read_totals(pd.DataFrame(rows), start.law.hardware, trust_code=trust_code)
         totals = [replace(total, line=rows[total.line - 2]["line"]) for total in totals]
         rejected += [replace(one, line=rows[one.line - 2]["line"]) for one in refused]
-    totals, waiting = _on_the_device(start, totals)
+    with named(file):
+        totals, waiting = _on_the_device(start, totals)
     rejected += waiting
     names = {total.model for total in totals}
     if len(names) < FEWEST:
@@ -97,12 +98,16 @@ def calibrate_by_networks(
 
 
 def _on_the_device(start: Predictor, totals: Sequence[Total]) -> tuple[list[Total], list[Rejected]]:
-    """(Networks that the device sets the pace of, those that wait for the host)."""
-    if start.dispatch is None:
+    """(Networks that the device sets the pace of, those that wait for the host).
+
+    Raises DatasetError: times of another unit, which would put the host in the wrong.
+    """
+    if start.dispatch is None or not totals:
         return list(totals), []
     found = start.of_torch().estimate_each([total.layers for total in totals])
     device_s = np.array([float(t.calls @ one.runtime_s) for t, one in zip(totals, found, strict=True)])
     host_s = np.array([float(t.calls @ start.dispatch.seconds(t.layers)) for t in totals])
+    check_unit(np.maximum(device_s, host_s) / np.array([total.runtime_s for total in totals]))
     kept = [total for total, waits in zip(totals, host_s > device_s, strict=True) if not waits]
     why = "the host sets its pace, and says nothing of the device; take a larger batch"
     waiting = [t for t, waits in zip(totals, host_s > device_s, strict=True) if waits]

@@ -11,6 +11,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.columns import take
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
+from neuralpower.learn.law_estimates import held
 from neuralpower.learn.lookup import EXACT, NOT
 from neuralpower.learn.pricing import SHORTEST_S, Asked, Pricer, joined
 from neuralpower.learn.prior import Law
@@ -55,9 +56,10 @@ class Choice:
             if len(told):
                 known = self._by_fastest(narrow)
                 work, less = (_floor_s(one, law) for one in (take(columns, rows), narrow))
-                busy = np.maximum(found.runtime_s[rows] - law.launch_s, 0)
+                busy = np.maximum(found.runtime_s[rows] - law.launches_s(take(columns, rows)), 0)
                 more = busy * np.maximum(1 - less / np.maximum(work, SHORTEST_S), 0)
-                part = known.times(1 + more / np.maximum(known.runtime_s, SHORTEST_S))
+                whole = held(known.runtime_s + more, take(columns, rows), law)
+                part = known.times(whole / np.maximum(known.runtime_s, SHORTEST_S))
                 part = replace(part, basis_code=np.full(len(rows), BASES.index(CARRIED)))
                 found, mine[rows] = found.with_rows(rows, part), theirs[told]
         return found
@@ -72,17 +74,21 @@ class Choice:
             free |= found.regressor != BY_LAW
         if free.all():
             return found
-        for index, other, wider in laws.other_types(columns, self.pricers[0].here()):
+        here = self.pricers[0].here()
+        for index, other, wider in laws.other_types(columns, here):
             mine = self._standing(columns) if mine is None else mine
-            theirs, here = self._standing(other), mine[index]
-            better = (theirs > here) | wider & (theirs == here) & (here > 0)
+            theirs, own = self._standing(other), mine[index]
+            better = (theirs > own) | wider & (theirs == own) & (own > 0)
             asked = np.flatnonzero(better & ~free[index])
             if len(asked):
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
-                held = (found.runtime_s[rows] > instead.runtime_s) == wider
-                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
-                found = found.with_rows(rows[held], by_type.at(held))
+                breaks = (found.runtime_s[rows] > instead.runtime_s) == wider
+                # rows of the other type may have found its operands in a cache
+                least = laws.least_s(take(columns, rows), here)
+                by_type = instead.times(np.maximum(least / np.maximum(instead.runtime_s, SHORTEST_S), 1))
+                by_type = replace(by_type, basis_code=np.full(len(rows), BASES.index(HELD)))
+                found = found.with_rows(rows[breaks], by_type.at(breaks))
         return found
 
     def _standing(self, columns: Layer) -> Array:

@@ -81,7 +81,7 @@ def teach(predictor: Predictor, totals: Sequence[Total]) -> Taught:
     observed = _observations(predictor, totals, law)
     design = Design(observed, law.factors, law.launch_s, (DEVICE,), held=law)
     before = _relative(design, np.zeros(len(design.parameters)))
-    _check_unit(before)
+    check_unit(before)
     others = np.array([one.rest_s for one in observed]) / (before * np.exp(design.log_s))
     if np.median(others) > MOST_OTHERS:
         raise DatasetError(
@@ -177,7 +177,7 @@ def _error(relative: Array) -> float:
     return float(np.mean(np.minimum(np.abs(relative - 1), FARTHEST)))
 
 
-def _check_unit(relative: Array) -> None:
+def check_unit(relative: Array) -> None:
     """Raise DatasetError where times are hardly seconds of this device."""
     median = float(np.median(1 / relative))
     unit = next((unit for least, most, unit in UNITS if least < median < most), None)

@@ -76,6 +76,31 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Times:
+    """Seconds of calls by a regressor, each [rows]."""
+
+    runtime_s: Array
+    freely_s: Array  # without the law
+    least_s: Array
+    most_s: Array  # infinite for calls whose like were measured on the chip
+    outside: Array  # octaves from the sampled rows
+    known: Array  # whether the regressor was fitted on the very call
+    measured: Array  # and on the device
+    unsure: Array  # standard deviation of what a board with the same chip adds
+
+    def line(self, rows: Array, share: Array, low: Times, high: Times) -> Times:
+        """The same with other seconds for some rows: of shares of the way from `low` to `high`."""
+
+        def straight(name: str) -> Array:
+            start, end = getattr(low, name), getattr(high, name)
+            start, seconds = np.minimum(start, end), np.array(getattr(self, name))
+            seconds[rows] = start + share * (end - start)
+            return seconds
+
+        return replace(self, runtime_s=straight("runtime_s"), freely_s=straight("freely_s"))
+
+
+@dataclass(frozen=True)
 class Pricer:
     """A predictor's own regressors on the device to predict."""
 
@@ -152,6 +177,40 @@ class Pricer:
 
     def _trained(self, columns: Layer, match: Match, held: Array, law: Law | None) -> Estimates:
         """Rows by a regressor, within what the law allows."""
+        regressor = self.lookup.regressors[match.found]
+        times = self._allowed(columns, match, law)
+        t, outside, unsure = times.runtime_s, times.outside, times.unsure
+        spread = regressor.spread if match.exact else regressor.spread.widened(WIDE)
+        low, high = _bounds(spread, t, outside, unsure)
+        return Estimates(
+            t,
+            np.maximum(t * np.exp(low), times.least_s),
+            t * np.exp(high),
+            np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST),
+            np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
+            held,
+            np.full(len(t), self.numbers[match.found]),
+            np.full(len(t), regressor.exponent),
+            self._basis(match.exact, times),
+            *self._power(columns, match.found, t),
+        )
+
+    def _allowed(self, columns: Layer, match: Match, law: Law | None) -> Times:
+        """Seconds of rows by a regressor, no less and no more than the law allows.
+
+        Where tables have a size at powers of 2 or in whole waves alone, times between run straight.
+        """
+        times = self._clamped(columns, match, law)
+        between = columns.law.between(columns, ~times.known) if self.view.kernels else None
+        if between is None:
+            return times
+        rows, share, *ends = between
+        low, high = (self._clamped(end, match, law) for end in ends)
+        straight = times.line(rows, share, low, high)
+        return replace(straight, runtime_s=np.clip(straight.runtime_s, times.least_s, times.most_s))
+
+    def _clamped(self, columns: Layer, match: Match, law: Law | None) -> Times:
+        """The same, each size by itself."""
         regressor, exact, here = self.lookup.regressors[match.found], match.exact, self.here()
         t, outside, known, unsure = self._times(columns, match, law)
         # what was measured on a board that differs in its links alone was measured here
@@ -160,34 +219,23 @@ class Pricer:
         if self.twin is None and law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
-        least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(len(t), np.inf)
+        rows, never = len(t), np.full(len(t), np.inf)
+        least = np.broadcast_to(0.0 if of_sums else self.view.least_s(columns, here), (rows,))
+        most = let = never
         if law is not None:
             free = measured | self._warm(columns, regressor) & (outside <= 0)
             free &= same_chip
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
-            most = laws.most_s(columns, here)
+            most = let = np.maximum(least, laws.most_s(columns, here))
             if exact and (self.twin is not None or not self.carried):
-                most = most * _let(t / most, outside)
-        free_s, t = t, np.clip(t, least, np.maximum(least, most))
-        spread = regressor.spread if exact else regressor.spread.widened(WIDE)
-        low, high = _bounds(spread, t, outside, unsure)
-        return Estimates(
-            t,
-            np.maximum(t * np.exp(low), least),
-            t * np.exp(high),
-            np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST),
-            np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
-            held,
-            np.full(len(t), self.numbers[match.found]),
-            np.full(len(t), regressor.exponent),
-            self._basis(exact, measured, t != free_s, outside),
-            *self._power(columns, match.found, t),
-        )
+                most, let = never, np.maximum(least, let * _let(t / let, outside))
+        return Times(np.clip(t, least, let), t, least, most, outside, known, measured, unsure)
 
-    def _basis(self, exact: bool, measured: Array, held: Array, outside: Array) -> Array:
-        """How each row's time is known, as a position in BASES; `held`: by a law, instead of its own."""
+    def _basis(self, exact: bool, times: Times) -> Array:
+        """How each row's time is known, as a position in BASES."""
+        far = times.outside > EXTRAPOLATION_OCTAVES
         return np.select(
-            [np.full(len(outside), not exact), measured, held, outside > EXTRAPOLATION_OCTAVES],
+            [np.full(len(far), not exact), times.measured, times.runtime_s != times.freely_s, far],
             [BASES.index(basis) for basis in (BORROWED, MEASURED, HELD, EXTRAPOLATED)],
             BASES.index(CARRIED if self.carried else IN_RANGE),
         )
@@ -232,8 +280,7 @@ class Pricer:
     def _fitted(self, key: Key, columns: Layer, hardware: Hardware) -> tuple[Array, Array, Array]:
         """(Seconds, octaves outside the box, whether it was fitted on the very call), each [rows].
 
-        Kernels of a tile share a residual. Where tables have a size at powers of 2 alone, times between run
-        straight.
+        Kernels of a tile share a residual.
         """
         regressor = self.lookup.regressors[key]
         described = functools.partial(
@@ -256,12 +303,6 @@ class Pricer:
                 spread = {name: getattr(tiles, name)[moved] for name in columns.spreads}
                 own = described(replaced(take(columns, moved), spread))
             t[moved], outside[moved] = self._predict(key, regressor, own, LONGEST_S, alike)
-        between = columns.law.between(columns, ~measured)
-        if between is not None:
-            rows, share, *ends = between
-            low, high = (self._fitted(key, end, hardware)[0] for end in ends)
-            low = np.minimum(low, high)
-            t[rows] = low + share * (high - low)
         return t, outside, measured
 
     def _predict(

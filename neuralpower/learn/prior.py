@@ -115,8 +115,12 @@ class Law:
             parts.append((np.maximum(np.exp(log), least) * part_s) ** POWER)
         busy = (parts[0] + parts[1]) ** (1 / POWER)
         works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
-        launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), busy.shape)
-        return np.where(works, busy + self.launch_s * np.maximum(launches, 1), 0.0)
+        return np.where(works, busy + self.launches_s(columns), 0.0)
+
+    def launches_s(self, columns: Layer) -> Array:
+        """Seconds of each call's launches, [rows]."""
+        launches = np.broadcast_to(np.asarray(columns.law.launches(columns), dtype=float), len(columns.dtype))
+        return np.asarray(self.launch_s * np.maximum(launches, 1))
 
     def knows(self, columns: Layer) -> bool:
         name = columns.law.alike or columns.kind

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset, merge
-from neuralpower.data.schema import HARDWARE, named
+from neuralpower.data.schema import HARDWARE, MEASURED, named
 from neuralpower.data.screening import Rejected, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
@@ -282,7 +282,7 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
     for dataset in datasets:
         said = known.setdefault(dataset.device, {})
         for name, value in _said(dataset).items():
-            if name in HARDWARE and said.setdefault(name, value) != value and name != "idle_w":
+            if name in HARDWARE and said.setdefault(name, value) != value and name not in MEASURED:
                 raise DatasetError(
                     f"{dataset.path}: {name} of {dataset.device!r} is {value}, but another dataset has "
                     f"{said[name]}; correct one, or give the devices different names"

@@ -29,13 +29,13 @@ def values_of(tensors: list[Tensor]) -> dict[int, Tensor]:
     """Identity of a tensor -> its like with values on the CPU, for the smallest up to HELD_BYTES together."""
     if sum(tensor.nbytes for tensor in tensors) > WHOLE_BYTES:
         return {}
-    found, left = {}, HELD_BYTES
+    values, left = {}, HELD_BYTES
     for tensor in sorted(tensors, key=lambda one: one.nbytes):
         left -= tensor.nbytes
         if left < 0:
             break
-        found[id(tensor)] = with_values(tensor)
-    return found
+        values[id(tensor)] = with_values(tensor)
+    return values
 
 
 class Known:

@@ -261,5 +261,4 @@ def _spelled(one: Any) -> str:
 
 
 def mean_length(lengths: Sequence[int]) -> int:
-    """The mean, rounded down."""
     return sum(lengths) // len(lengths)

@@ -106,14 +106,14 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """All tensors in `value`, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     map_tensors(value, keep)
-    return found
+    return tensors
 
 
 def tensors_within(value: Any) -> Iterator[Tensor]:

@@ -41,13 +41,13 @@ def repeated(module: nn.Module) -> Repeated:
         path: part for path, part in lists.items() if not any(path.startswith(f"{other}.") for other in lists)
     }
     most = max((len(part) for part in outer.values()), default=0)
-    found = [path for path, part in outer.items() if 2 * len(part) > most]
-    if len(found) != 1:
+    paths = [path for path, part in outer.items() if 2 * len(part) > most]
+    if len(paths) != 1:
         return Repeated()
-    sorts = _sorts(module, outer[found[0]])
+    sorts = _sorts(module, outer[paths[0]])
     for each, lead in product(range(1, MOST_EACH + 1), range(MOST_LEAD + 1)):
         if lead + 2 * each <= most and sorts[lead : most - each] == sorts[lead + each :]:
-            return Repeated(found[0], most, lead, each)
+            return Repeated(paths[0], most, lead, each)
     return Repeated(blocks=most) if most == 1 else Repeated()
 
 

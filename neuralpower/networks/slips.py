@@ -24,13 +24,13 @@ AUTO = ("auto_mappings.py", "configuration_auto.py", "modeling_auto.py")
 @functools.cache
 def zoo_names() -> tuple[str, ...]:
     """Ids of the zoo, by the decorators in its files."""
-    found: set[str] = set()
+    names: set[str] = set()
     for file in Path(__file__).with_name("zoo").glob("*.py"):
         text = file.read_text(encoding="utf-8")
         for formatted, name in _ZOO.findall(text):
             numbers = _NUMBERS.findall(text) if formatted else [""]
-            found |= {f"{name}{number}" for number in numbers}
-    return tuple(sorted(found))
+            names |= {f"{name}{number}" for number in numbers}
+    return tuple(sorted(names))
 
 
 @functools.cache

@@ -85,14 +85,14 @@ class Blockwise(Stepped):
 
     def _made(self, parameter: Tensor) -> dict[str, Tensor]:
         numbers, device = parameter.numel(), parameter.device
-        found = {}
+        states = {}
         for number in range(1, self.count + 1):
             if self.eight_bits and numbers >= SHORTEST:
-                found[f"state{number}"] = torch.zeros(numbers, dtype=torch.uint8, device=device)
-                found[f"absmax{number}"] = torch.zeros(math.ceil(numbers / BLOCK), device=device)
+                states[f"state{number}"] = torch.zeros(numbers, dtype=torch.uint8, device=device)
+                states[f"absmax{number}"] = torch.zeros(math.ceil(numbers / BLOCK), device=device)
             else:
-                found[f"state{number}"] = torch.zeros(numbers, device=device)
-        return found
+                states[f"state{number}"] = torch.zeros(numbers, device=device)
+        return states
 
 
 class Adam8bit(Blockwise):

@@ -210,7 +210,8 @@ def _on_one_device(found: Followed, predictor: Predictor, question: Question, *,
     """The same without what is said of devices and rates."""
     memory: Memory | None = None
     batch_size = found.asked.batch_size
-    prediction = composed(found.work, predictor, question, model=model, batch_size=batch_size)
+    how: dict[str, Any] = {"model": model, "batch_size": batch_size, "lifetimes": found.lifetimes}
+    prediction = composed(found.work, predictor, question, **how)
     if question.phase == FORWARD:
         memory = forward_memory(found.work, platform=predictor.platform, run=question.run)
     elif found.lifetimes is not None:

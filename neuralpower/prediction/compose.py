@@ -6,8 +6,9 @@ the last stream: the device idles while it waits for calls (`neuralpower.predict
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.energy import clock_not_held, energy_of
+from neuralpower.prediction.memory.fresh_memory import fresh_row
 from neuralpower.prediction.prediction import Prediction, Training
 from neuralpower.prediction.rows import Interval, Row, Unmodelled, ranges, with_shares
 from neuralpower.prediction.streams import Plan, Rank, end_s
+from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
@@ -69,12 +72,23 @@ def compose(
 
 
 def composed(
-    work: Trace, predictor: Predictor, question: Question, *, model: str, batch_size: int
+    work: Trace,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    batch_size: int,
+    lifetimes: StepLifetimes | None = None,
 ) -> Prediction:
-    """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for."""
+    """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for.
+
+    `lifetimes`: of memory in a step of training.
+    """
     answer = ask(predictor, work, question)
     busy = Interval(*answer.busy)
-    whole = Whole(_runtime(answer, busy), busy)
+    storages = work.storages if question.phase == FORWARD else lifetimes.storages if lifetimes else ()
+    fresh = fresh_row(storages, question.phase, predictor)
+    whole = Whole(_runtime(answer, busy), busy, fresh=fresh)
     return assembled(answer, work, predictor, question, whole, model=model, batch_size=batch_size)
 
 
@@ -87,6 +101,14 @@ class Whole:
     repeats: Sequence[int] | None = None  # [tasks] how often each runs; None: once
     shown: Sequence[float] | None = None  # [tasks] part of its time that the whole is longer for; None: all
     waits_s: float = 0.0  # for other devices
+    fresh: Row | None = None  # what fresh memory takes besides
+
+    def with_fresh(self) -> Whole:
+        """All times with those of fresh memory, if there is any."""
+        if self.fresh is None:
+            return self
+        fresh = Interval(self.fresh.runtime_s, self.fresh.low_s, self.fresh.high_s)
+        return replace(self, runtime_s=sum_of(self.runtime_s, fresh), busy_s=sum_of(self.busy_s, fresh))
 
 
 def assembled(
@@ -100,10 +122,12 @@ def assembled(
     batch_size: int,
 ) -> Prediction:
     """The prediction from what the predictor has said of a trace's tasks, and from how long all takes."""
+    whole = whole.with_fresh()
     runtime, busy = whole.runtime_s, whole.busy_s
     rows = rows_of(answer, whole)
     hardware = predictor.hardware
     power, energy, reason = energy_of(rows, busy, runtime, hardware, predictor.setting)
+    fresh = () if whole.fresh is None else (replace(whole.fresh, power_w=power),)
     origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
@@ -117,7 +141,7 @@ def assembled(
         dtype=question.dtype,
         phase=question.phase,
         runtime_s=runtime,
-        rows=with_shares(rows, runtime),
+        rows=with_shares((*rows, *fresh), runtime),
         unmodelled=_unmodelled(answer, runtime.value),
         parameters=work.parameters,
         method=work.method,
@@ -136,6 +160,16 @@ def assembled(
         weights=work.quantised,
         savings=work.savings,
     )
+
+
+def sum_of(first: Interval, second: Interval) -> Interval:
+    """The sum of two times that err apart from each other."""
+    value = first.value + second.value
+    low, high = (
+        math.hypot(getattr(first, bound) - first.value, getattr(second, bound) - second.value)
+        for bound in ("low", "high")
+    )
+    return Interval(value, value - low, value + high)
 
 
 def rows_of(answer: Answer, whole: Whole) -> list[Row]:

@@ -1,7 +1,9 @@
 """Measure networks here and compare with predictions: same statistic, same settings, same sentinel.
 
-Networks are built with random weights and run in turn for many rounds, a group at a time where memory is
-short. Errors are given raw, and with the measured time divided by the machine's slow-down as the sentinel saw
+Networks are built with random weights and run for many rounds. By a predictor that knows what fresh memory
+costs, each is measured alone, in a process that gives memory back as that of a plain loop does. Else networks
+run in turn, a group at a time where memory is short, and the process keeps its memory, as while layers were
+timed. Errors are given raw, and with the measured time divided by the machine's slow-down as the sentinel saw
 it.
 """
 
@@ -9,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +28,7 @@ from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure import NETWORK_ROUNDS
 from neuralpower.measure.calls import settings_of
+from neuralpower.measure.cpu.heap import usual_heap
 from neuralpower.measure.cpu.timer import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.measure.meters import PowerMeter, open_meter
 from neuralpower.measure.power.energy import measure_power
@@ -32,12 +37,15 @@ from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import GENERATE
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.memory.fresh_memory import fetched_by
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request
+from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.trace.records import Trace
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
+PAGE = resource.getpagesize()
 # When a virtual machine's cores shared no cache, the sentinel took 1.3 times as long, networks 1.07 times
 SLOW = 1.08  # times the sentinel's best in the run: a network in such a slow period is measured again
 AGAIN = 2  # times at most
@@ -79,8 +87,6 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One network predicted and measured."""
-
     request: Request
     prediction: Prediction
     timing: Timed
@@ -195,6 +201,7 @@ class _Run:
     refused: Callable[[Request, InputError], None] | None
     meter: PowerMeter | None = None
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
+    thresholds: dict[int, int] = field(default_factory=dict)  # of the heap, where memory is not kept (B)
 
     def refuse(self, request: Request, error: InputError) -> None:
         """Report a network that cannot be built or run to `refused`; raise the error where there is none."""
@@ -214,7 +221,15 @@ class _Run:
         for i, request in enumerate(self.requests):
             self.show(f"predicting {request.label}")
             with self.refusing(request):
-                self.predicted[i] = predict_request(request, self.predictor)
+                self.predicted[i] = predict_request(request, self.predictor, seen=partial(self.heap, i))
+
+    def heap(self, i: int, stage: Stage | Omitted) -> None:
+        """Remember how a loop over the network finds its heap, if the predictor knows what that costs."""
+        if isinstance(stage, Stage):
+            storages = stage.trace.storages if stage.memory is None else stage.memory.storages
+            found = fetched_by(storages, self.requests[i].way, self.predictor)
+            if found is not None:
+                self.thresholds[i] = found.threshold_bytes
 
     def prepare(self) -> None:
         """Settle the sentinel, in a process that is prepared for measuring."""
@@ -224,24 +239,43 @@ class _Run:
     def measured(self, chosen: Sequence[int]) -> dict[int, Evaluation]:
         """The chosen networks, timed a group at a time; those that fail are refused."""
         held = 4 if self.requests[0].trains else 1  # weights, gradients, two moments
+        kept = {i: held * self.predicted[i][1].parameter_bytes for i in chosen if i not in self.thresholds}
+        found: dict[int, Evaluation] = {}
+        for group in _groups(kept):
+            found |= self.timed(group)
+        for i, threshold_bytes in self.thresholds.items():
+            if i in chosen:
+                with usual_heap(threshold_bytes):
+                    found |= self.timed([i])
+        return {i: found[i] for i in chosen if i in found}
+
+    def timed(self, group: Sequence[int]) -> dict[int, Evaluation]:
+        """Networks that are timed in turn."""
+        self.show("measuring " + ", ".join(self.requests[i].label for i in group))
+        calls, steps = self.built(group)
+        names = ", ".join(self.requests[i].label for i in calls)
+        with users_code(f"while {names} were timed, a pass that ran before raises"):
+            timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
         found = {}
-        for group in _groups({i: held * self.predicted[i][1].parameter_bytes for i in chosen}):
-            self.show("measuring " + ", ".join(self.requests[i].label for i in group))
-            calls, steps = self.built(group)
-            names = ", ".join(self.requests[i].label for i in calls)
-            with users_code(f"while {names} were timed, a pass that ran before raises"):
-                timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
-            for i, timing in zip(calls, timings, strict=True):
-                request = self.requests[i]
-                if isinstance(timing, Exception):
-                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                    self.refuse(request, ModelError(f"{request.called}: {said}"))
-                    continue
-                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = self.evaluation(i, timing, parts)
-                if self.meter is not None:
-                    found[i] = replace(found[i], drawn=self.drawn(calls[i]))
+        for i, timing in zip(calls, timings, strict=True):
+            request = self.requests[i]
+            if isinstance(timing, Exception):
+                said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
+                self.refuse(request, ModelError(f"{request.called}: {said}"))
+                continue
+            if i in self.thresholds:
+                timing = timing.at_mean_faults(self.fault_s)
+            parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
+            found[i] = self.evaluation(i, timing, parts)
+            if self.meter is not None:
+                found[i] = replace(found[i], drawn=self.drawn(calls[i]))
         return found
+
+    @property
+    def fault_s(self) -> float:
+        """Seconds of a page fault, by the predictor's device."""
+        hardware = self.predictor.hardware
+        return PAGE * ((hardware and hardware.fresh_s_per_byte) or 0.0)
 
     def drawn(self, call: Call) -> Drawn:
         """The power of a call that is repeated."""

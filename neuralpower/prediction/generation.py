@@ -76,7 +76,10 @@ def with_step(prediction: Prediction, one: Pass) -> Prediction:
         prediction = replace(prediction, batch_size=len(one.step.contexts) + len(one.step.chunks))
     if one.lengths and one.name == PREFILL:
         count = sum(one.lengths)
-    rate, energy = _rate(count, prediction.runtime_s), _scaled(prediction.energy_j, 1 / count)
+    rate, energy = (
+        prediction.runtime_s.rate(count),
+        prediction.energy_j and prediction.energy_j.times(1 / count),
+    )
     memory = None if prediction.memory is None else replace(prediction.memory, phase=one.name)
     step = Step(one.context, one.tokens, rate, energy, one.cache_bytes, one.lengths)
     return replace(prediction, phase=one.name, memory=memory, generation=step)
@@ -125,11 +128,11 @@ def predict_generation(
         prompt=asked.prompt,
         new_tokens=asked.new_tokens,
         time_to_first_token_s=first.runtime_s,
-        time_per_output_token_s=_scaled(decode, 1 / max(asked.steps, 1)),
+        time_per_output_token_s=decode and decode.times(1 / max(asked.steps, 1)),
         first_step_s=nodes[0].runtime_s if nodes else None,
         last_step_s=nodes[-1].runtime_s if nodes else None,
-        tokens_per_s=_rate(count, whole.runtime_s),
-        energy_per_token_j=_scaled(whole.energy_j, 1 / count),
+        tokens_per_s=whole.runtime_s.rate(count),
+        energy_per_token_j=whole.energy_j and whole.energy_j.times(1 / count),
         prefill_energy_j=first.energy_j,
         decode_energy_j=joules,
         cache_bytes=asked.cache_bytes,
@@ -168,8 +171,8 @@ def whole_of(
         communication_s=summed(lambda one: one.communication_s),
         exposed_s=Interval(*(exposed * getattr(runtime, bound) / runtime.value for bound in BOUNDS)),
         bubble_s=summed(lambda one: one.bubble_s),
-        samples_per_s=_rate(prefill.samples, each),
-        tokens_per_s=_rate(tokens, each),
+        samples_per_s=each.rate(prefill.samples),
+        tokens_per_s=each.rate(tokens),
         energy_j=_sum(energies, (1.0, *weights)),
         stages=last.stages,
         runtime_s=runtime.value,
@@ -240,11 +243,3 @@ def _sum(values: Sequence[Interval | None], weights: Sequence[float]) -> Interva
     if not known or len(known) < len(values):
         return None
     return Interval(*(float(np.dot(weights, [getattr(v, bound) for v in known])) for bound in BOUNDS))
-
-
-def _scaled(value: Interval | None, factor: float) -> Interval | None:
-    return None if value is None else Interval(value.value * factor, value.low * factor, value.high * factor)
-
-
-def _rate(count: int, seconds: Interval) -> Interval:
-    return Interval(count / seconds.value, count / seconds.high, count / seconds.low)

@@ -1,4 +1,4 @@
-"""Traces of named networks that are kept on the disk, so that another device is answered without torch.
+"""Traces of named networks that are kept on the disk, so that torch is not needed for another device or size.
 
 The key of a pass holds the model with its files, versions, sizes, types, phase and how it is trained. It does
 not hold the device, but for its family, whose automatic casts differ, and for a step its platform.
@@ -6,22 +6,28 @@ not hold the device, but for its family, whose automatic casts differ, and for a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralpower.errors import NeuralPowerError
 from neuralpower.files.cache import TRACES, cache_folder, keep, key_of, recall
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.sameness import is_current, loaded, network_of
 from neuralpower.prediction.case import devices_part
+from neuralpower.prediction.kept_sizes import LENGTHS, Size, at, sizes_to_follow, solved
 from neuralpower.prediction.request import Request
 from neuralpower.trace.followed import Recorded
-from neuralpower.trace.kept import packed, unpacked
+from neuralpower.trace.kept import packed, plain, recorded_in, unpacked
 from neuralpower.trace.question import Question
 
 if TYPE_CHECKING:
     from neuralpower.networks.source import Source
 
+SIZES = ("batch_size", "seq_len", "context", "prompt")  # options that a function leaves open
+SOON_S, LATER_S = 4.0, 30.0  # for further sizes, after the first question and after another one
 PRICED = ("run", "weights", "devices", "nodes", "micro_batches")  # options that a recorded pass leaves open
 
 
@@ -31,13 +37,14 @@ class KeptNetwork:
 
     folder: Path
     question: Mapping[str, Any]
+    later: list[Callable[[], None]] | None = None  # receives what is kept once the answer has been shown
 
     @classmethod
-    def of(cls, model: Any) -> KeptNetwork | None:
+    def of(cls, model: Any, later: list[Callable[[], None]] | None = None) -> KeptNetwork | None:
         """The network of a name; None where nothing is kept: switched off, code, or fetched."""
         folder = cache_folder() if isinstance(model, str) else None
         question = None if folder is None else network_of(model)
-        return None if folder is None or question is None else cls(folder, question)
+        return None if folder is None or question is None else cls(folder, question, later)
 
     def facts(self, shape: Any) -> dict[str, Any] | None:
         """Its name, and the batch size that its inputs have by default; None where they are not kept."""
@@ -53,10 +60,17 @@ class KeptNetwork:
         return key_of({**self.question, "facts": str(shape)})
 
     def recorded(self, request: Request, question: Question) -> Recorded | None:
-        """What was recorded of such a pass; None where it is not kept."""
+        """What was recorded of such a pass, or follows from others; None where neither is kept."""
         key = self._key(request, question)
-        found = None if key is None else recall(self.folder, key, TRACES)
-        return unpacked(found) if found is not None and is_current(found) else None
+        if key is None:
+            return None
+        found = self._current(key)
+        if found is not None:
+            return recorded_in(unpacked(found) or {})
+        size = size_of(request)
+        found = None if size is None else self._current(self._function_key(request, question, size))
+        function = None if found is None else unpacked(found)
+        return at(function, size) if function and size is not None else None
 
     def keeps(self, request: Request, question: Question) -> bool:
         """Whether such a pass is kept."""
@@ -64,15 +78,102 @@ class KeptNetwork:
 
     def keep(self, recorded: Recorded, request: Request, question: Question) -> None:
         """Keep what was recorded of a pass, where it can be priced without its network."""
-        key, answer = self._key(request, question), packed(recorded)
-        if key is not None and answer is not None:
+        key, whole = self._key(request, question), plain(recorded)
+        if key is not None and whole is not None:
+            self._keep(key, whole)
+
+    def keep_sizes(
+        self,
+        recorded: Recorded,
+        request: Request,
+        question: Question,
+        source: Source,
+        took_s: float,
+    ) -> None:
+        """Follow further sizes, and keep the functions that give all between them; `took_s`: for one size.
+
+        Sizes that take long are followed from the second question on.
+        """
+        asked, steps = size_of(request), Sizes(source, request, question)
+        if asked is None or asked[0] != recorded.asked.batch_size:
+            return
+        longest = (
+            None if asked[1] is None else next((n for n in LENGTHS if steps.inputs((1, n)) is not None), None)
+        )
+        windows = recorded.trace.about.windows.values()
+        for sizes in sizes_to_follow(asked, sorted({*windows, *(w + 1 for w in windows)}), longest):
+            key = self._function_key(request, question, sizes[0])
+            known = self._current(key)
+            if known is not None and not known.get("later"):
+                continue
+            if took_s * len(sizes) > (SOON_S if known is None else LATER_S):
+                keep(self.folder, key, {"later": True, "loaded": loaded()}, TRACES)
+                continue
+            others = {size: found for size in sizes if (found := steps.followed(size)) is not None}
+            if len(others) < len(sizes):
+                continue
+            alike = asked[1] is None or (asked[0] == 1) == (sizes[0][0] == 1)
+            library = question.platform.library
+            function = solved({asked: recorded, **others}, library) if alike else solved(others, library)
+            if function is None and asked[1] is None:  # one sample broadcasts in other ways
+                function = solved(others, library)
+            self._keep(key, function)
+
+    def _keep(self, key: str, whole: Any) -> None:
+        answer = packed(whole)
+        if answer is not None:
             keep(self.folder, key, {**answer, "loaded": loaded()}, TRACES)
 
-    def _key(self, request: Request, question: Question) -> str | None:
+    def _current(self, key: str) -> dict[str, Any] | None:
+        found = recall(self.folder, key, TRACES)
+        return found if found is not None and is_current(found) else None
+
+    def _key(self, request: Request, question: Question, *, left_open: Sequence[str] = ()) -> str | None:
         """The key of a pass; None for one that takes more than one trace, or its network."""
         device = devices_part(request, question)
         if device is None:
             return None
-        sizes = {name: value for name, value in request.options.items() if name not in PRICED}
+        sizes = {name: v for name, v in request.options.items() if name not in (*PRICED, *left_open)}
         how = (sizes, request.input_shape, repr(request.routing), repr(request.phase), device)
         return key_of({**self.question, "pass": repr(how)})
+
+    def _function_key(self, request: Request, question: Question, size: Size) -> str:
+        """The key of the function that gives a pass: one sample broadcasts in other ways than several."""
+        some = "any" if size[1] is None else "one" if size[0] == 1 else "several"
+        phase = replace(request.phase, batch=None, context=None, prompt=None)
+        key = self._key(replace(request, phase=phase), question, left_open=SIZES)
+        return key_of({"function": key, "of": some})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Passes of one question at other sizes."""
+
+    source: Source
+    request: Request
+    question: Question
+
+    def inputs(self, size: Size) -> Pass | None:
+        """What is followed for a batch and a length; None where the network does not take it."""
+        request = replace(self.request, batch_size=size[0]).of_length(size[1])
+        with suppress(NeuralPowerError):
+            asked = request.asked(self.source, self.question.run)
+            return asked if isinstance(asked, Pass) else None
+        return None
+
+    def followed(self, size: Size) -> Recorded | None:
+        """What is recorded of it."""
+        from neuralpower.trace.follow import record
+
+        asked = self.inputs(size)
+        with suppress(NeuralPowerError):
+            return None if asked is None else record(asked, self.question)
+        return None
+
+
+def size_of(request: Request) -> Size | None:
+    """The batch and the length of a pass; None where its inputs have shapes of their own."""
+    phase = request.phase
+    if request.input_shape is not None or phase.lengths is not None or phase.batch is not None:
+        return None
+    return request.batch_size, request.length

@@ -276,16 +276,16 @@ def compare_measured(
 
     A measurement that a predictor cannot predict keeps the reason.
     """
-    for one in measurements:
+    for measurement in measurements:
         found: dict[str, Prediction] = {}
         refused: dict[str, str] = {}
         for name, predictor_for in predictors.items():
             try:
-                predictor = predictor_for(one)
-                found[name] = predict_request(one.asked(predictor), predictor)[0]
+                predictor = predictor_for(measurement)
+                found[name] = predict_request(measurement.asked(predictor), predictor)[0]
             except InputError as error:
                 refused[name] = one_line(error)
-        yield Compared(one, found, refused)
+        yield Compared(measurement, found, refused)
 
 
 def agreement(compared: Sequence[Compared], name: str) -> Agreement | None:

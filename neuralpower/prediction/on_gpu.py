@@ -56,7 +56,7 @@ def evaluate_on(
         InputError: without `refused`, the errors that it would get.
         DeviceError: the device no longer works.
     """
-    found = []
+    evaluations = []
     for request in requests:
         show(f"measuring {request.label}")
         eager = replace(request, run=request.run or EAGER)
@@ -70,8 +70,10 @@ def evaluate_on(
                 raise
             refused(request, error)
             continue
-        found.append(beside_baselines(request, prediction, timing, predictor, slowdown=1.0, drawn=drawn))
-    return found
+        evaluations.append(
+            beside_baselines(request, prediction, timing, predictor, slowdown=1.0, drawn=drawn)
+        )
+    return evaluations
 
 
 def _call(request: Request, rig: Rig) -> Call:

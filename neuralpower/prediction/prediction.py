@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+FRESH = "fresh memory"  # kind of the row of what a CPU's allocator fetches anew in each pass
 BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
@@ -68,8 +69,6 @@ HOST_BOUND = 1.3  # times the device's work: from here on a network is the host'
 
 @dataclass(frozen=True)
 class Training:
-    """One training step, by its parts."""
-
     recipe: Recipe
     samples: int  # that a step takes: batch size times micro-batches
     steps: Mapping[str, Interval]  # forward, backward, optimizer (s): the rows of each, without waits
@@ -393,6 +392,11 @@ def check_coverage(prediction: Prediction, least: float | None, option: str) -> 
         raise CoverageError(f"{text}; lower {option}, or collect these kinds")
 
 
+def fresh_memory_of(prediction: Prediction) -> Row | None:
+    """Its row of fresh memory; None where memory is kept."""
+    return next((row for row in prediction.rows if row.kind == FRESH), None)
+
+
 def _launches(prediction: Prediction) -> list[Row]:
     return [row for row in (prediction.bubble_row, prediction.launch_row) if row is not None]
 
@@ -417,5 +421,6 @@ def _waiting_w(prediction: Prediction) -> Interval | None:
 
 def _share_by(prediction: Prediction, *bases: str) -> float:
     """Share of the layers' time that is known in these ways."""
-    total = sum(row.share for row in prediction.rows)
-    return sum(row.share for row in prediction.rows if row.basis in bases) / (total or 1.0)
+    layers = [row for row in prediction.rows if row.kind != FRESH]
+    total = sum(row.share for row in layers)
+    return sum(row.share for row in layers if row.basis in bases) / (total or 1.0)

@@ -25,6 +25,13 @@ class Interval(Declared):
     low: float
     high: float
 
+    def times(self, factor: float) -> Interval:
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
+    def rate(self, count: float) -> Interval:
+        """How many are done in a second, where `count` of them take these seconds together."""
+        return Interval(count / self.value, count / self.high, count / self.low)
+
 
 class Column(NamedTuple):
     """A column of rows, such as a prediction's: one entry is part of every table, file and JSON object."""

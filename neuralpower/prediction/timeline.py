@@ -23,11 +23,12 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.compose import question_of, unmodelled_row
 from neuralpower.prediction.memory.peak import alive, steady
 from neuralpower.prediction.parallel.lanes import Lane
-from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.prediction import FRESH, Prediction, fresh_memory_of
+from neuralpower.prediction.rows import Row
 from neuralpower.prediction.streams import Plan, Rank, times_of
 from neuralpower.trace.lifetimes import StepLifetimes, on_library
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
-from neuralpower.trace.records import Trace, UnmodelledCall
+from neuralpower.trace.records import Trace
 
 UNPLACED = "not modelled"  # the part of a pass with calls that have no place
 
@@ -126,32 +127,32 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     if answer.issue is not None:
         steps = (UNPLACED,)
     missing = [
-        _missing(call, seconds, steps[number % len(steps)])
+        _of_row(unmodelled_row(call, seconds), steps[number % len(steps)], call.at)
         for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True))
     ]
     if answer.issue is None:
-        return _on_a_stream(_placed(calls, missing))
+        fresh = [_of_row(row, FRESH, 0) for row in [fresh_memory_of(p)] if row]
+        return _on_a_stream([*_placed(calls, missing), *fresh])
     return _on_a_stream([*calls, *missing], answer.issue_s)
 
 
-def _missing(call: UnmodelledCall, seconds: float, step: str) -> Timed:
-    """The entry of a call without a layer kind."""
-    row = unmodelled_row(call, seconds)
+def _of_row(row: Row, step: str, at: int) -> Timed:
+    """The entry of what has no layer kind."""
     return Timed(
-        path=call.path,
-        name=call.operator,
-        kind=call.operator,
+        path=row.path,
+        name=row.kind,
+        kind=row.kind,
         step=step,
         start_s=0.0,
-        end_s=seconds,
-        runtime_s=seconds,
+        end_s=row.runtime_s,
+        runtime_s=row.runtime_s,
         low_s=row.low_s,
         high_s=row.high_s,
         flops=0,
-        bytes=call.bytes,
+        bytes=row.bytes,
         basis=row.basis,
-        power_w=None,
-        at=call.at,
+        power_w=None if row.power_w is None else row.power_w.value,
+        at=at,
     )
 
 
@@ -190,7 +191,8 @@ def _spread(memory: StepLifetimes, calls: Sequence[Timed]) -> list[tuple[int, in
         (before + 1, end) for before, end in itertools.pairwise((-1, *memory.passes, memory.end))
     ]
     after = memory.end + 1
-    parts = {FORWARD: passes[::2], BACKWARD: passes[1::2], OPTIMIZER: [update], UNPLACED: [(after, after)]}
+    parts = {FORWARD: passes[::2], BACKWARD: passes[1::2], OPTIMIZER: [update]}
+    parts |= dict.fromkeys((UNPLACED, FRESH), [(after, after)])
     within: list[tuple[int, int]] = []
     for step, block in itertools.groupby(calls, key=lambda call: call.step):
         ranges = parts[step]

@@ -129,13 +129,13 @@ def tree_of(
 
 def _work_by_path(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """(seconds, FLOP) of what each module runs itself; equal calls of a row share its numbers evenly."""
-    found: dict[str, tuple[float, float]] = {}
+    works: dict[str, tuple[float, float]] = {}
     for row in rows:
         paths = row.paths or (row.path,)
         for path in paths:
-            seconds, flops = found.get(path, (0.0, 0.0))
-            found[path] = seconds + row.runtime_s / len(paths), flops + row.flops / len(paths)
-    return found
+            seconds, flops = works.get(path, (0.0, 0.0))
+            works[path] = seconds + row.runtime_s / len(paths), flops + row.flops / len(paths)
+    return works
 
 
 @dataclass(frozen=True)

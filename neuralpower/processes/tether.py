@@ -61,7 +61,7 @@ def end_with_parent() -> None:
         return
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (AttributeError, OSError):  # another system than Linux
+    except (AttributeError, OSError, TypeError):  # another system than Linux
         threading.Thread(target=_look_after, args=(int(parent),), daemon=True).start()
     if os.getppid() != int(parent):
         os._exit(1)

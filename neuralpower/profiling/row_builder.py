@@ -61,8 +61,6 @@ def _traffic(layers: Iterable[Layer]) -> dict[str, Any]:
 
 @dataclass
 class Builder:
-    """Makes the rows of one profile."""
-
     model: nn.Module
     trace: Trace
     runs: Runs | None

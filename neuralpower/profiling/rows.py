@@ -107,7 +107,6 @@ def most(values: Iterable[int | None]) -> int | None:
 
 
 def sums(rows: Sequence[Any], *names: str) -> dict[str, Any]:
-    """The `total` of each named number."""
     return {name: total(getattr(row, name) for row in rows) for name in names}
 
 
@@ -197,8 +196,6 @@ def _of_module(path: str, type_: str, depth: int, count: int, rows: Sequence[Row
 
 @dataclass(frozen=True)
 class Total:
-    """The whole network."""
-
     runtime_s: float | None  # of clean runs, without instrumentation
     phases_s: Mapping[str, float]  # the same by phase
     spread: Spread | None

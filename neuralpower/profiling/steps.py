@@ -116,8 +116,6 @@ class Runs:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a profile."""
-
     device: str | torch.device | None = None
     phase: str = "forward"
     loss: Loss | None = None

@@ -92,11 +92,11 @@ def mixed(
     most = MIXTURES[mixture]
     places = dict(_places(weights, matrices))
     heads = any(weight.sort == HEAD for weight in weights)
-    found: dict[str, Format | None] = {}
+    forms: dict[str, Format | None] = {}
     for weight in weights:
         stored = (types or {}).get(_stored(weight), "")
         if stored in DTYPES:
-            found[weight.name] = Format(dtype=stored)
+            forms[weight.name] = Format(dtype=stored)
             continue
         _, outputs, inputs = matrices.get(weight.name, weight.matrices)
         if weight.sort == HEAD or (weight.sort == EMBEDDING and (weight.tied or not heads)):
@@ -106,10 +106,10 @@ def mixed(
         elif weight.name in places:
             kind = _type(mixture, most, places[weight.name])
         else:  # norms, biases and routers
-            found[weight.name] = Format(dtype="float32") if "float" in weight.dtype else None
+            forms[weight.name] = Format(dtype="float32") if "float" in weight.dtype else None
             continue
-        found[weight.name] = Format(dtype=_fitting(kind, inputs))
-    return found
+        forms[weight.name] = Format(dtype=_fitting(kind, inputs))
+    return forms
 
 
 def _stored(weight: Weight) -> str:

@@ -29,8 +29,6 @@ class Part:
 
 @dataclass(frozen=True)
 class Quantised(Declared):
-    """A network's weights under a scheme."""
-
     in_json = """
         name format=words checkpoint bytes plain_bytes bits_per_quantised_weight=bits parts runs_as? left_out
         left_out_dtype=dtype

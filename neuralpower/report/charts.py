@@ -95,8 +95,6 @@ class Series:
 
 @dataclass(frozen=True)
 class XY:
-    """Points and lines over two axes."""
-
     title: str
     x_label: str
     y_label: str

@@ -64,12 +64,10 @@ def shortened(text: str) -> str:
 
 
 def signed_s(seconds: float) -> str:
-    """A time with its sign."""
     return f"{'-' if seconds < 0 else '+'}{quantity(abs(seconds), 's')}"
 
 
 def valued(measure: Measure, value: float | None) -> str:
-    """A metric's value with its unit."""
     return value_text(measure.unit, value)
 
 

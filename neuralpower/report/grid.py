@@ -61,12 +61,10 @@ def with_bar(value: float) -> str:
 
 
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
-    """A yellow line each."""
     return (styled(f"Warning: {visible(text)}", "weak") for text in warnings)
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """A line each."""
     return (f"Note: {visible(text)}" for text in notes)
 
 

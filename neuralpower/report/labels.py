@@ -110,11 +110,11 @@ def place(
     """
     _, height, letter, line = plot
     shown = [i for i, name in enumerate(names) if name]
-    found: list[Pair | None] = [None] * len(points)
+    places: list[Pair | None] = [None] * len(points)
     if len(shown) > 1 and np.ptp([points[i][0] for i in shown]) < 1:
         for i, middle in zip(shown, _stacked([points[i][1] for i in shown], line, height), strict=True):
-            found[i] = COLUMN + letter * len(names[i]) / 2, middle - points[i][1]
-        return found
+            places[i] = COLUMN + letter * len(names[i]) / 2, middle - points[i][1]
+        return places
     # x, y, half of width and height
     taken: list[Sequence[float]] = [(x, y, SYMBOL, SYMBOL) for x, y in (*points, *others)]
     middles = np.array(points)
@@ -125,14 +125,14 @@ def place(
             del taken[len(points) : len(points) + len(others)]
         half = np.array([letter * len(names[i]) / 2 + 2, line / 2])
         boxes = np.array(taken)
-        for offset in () if found[i] else _around(float(half[0])):
+        for offset in () if places[i] else _around(float(half[0])):
             where = np.add(points[i], offset)
             inside = (where >= half).all() and (where <= np.array(plot[:2]) - half).all()
             if inside and not (np.abs(boxes[:, :2] - where) < boxes[:, 2:] + half + GAP).all(axis=1).any():
-                found[i] = offset
+                places[i] = offset
                 taken.append([*where, *half])
                 break
-    return found
+    return places
 
 
 def _around(half: float) -> Iterator[Pair]:

@@ -61,7 +61,6 @@ def _head(ranked: Layouts) -> Iterator[str]:
 
 
 def command(ranked: Layouts, laid: Laid) -> str:
-    """The command that predicts a layout."""
     request = ranked.wanted.request
     recipe = replace(request.recipe, accumulation=laid.micro_batches)
     given = replace(request, layout=laid.layout, batch_size=laid.batch_size, recipe=recipe).options

@@ -193,7 +193,6 @@ def write_markdown(
 
 
 def css() -> str:
-    """How pages and charts look."""
     return stylesheet()
 
 

@@ -234,15 +234,15 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
     """The levels of each call: the stage, the part of the step if there are several, called modules."""
     several = len({call.step for call in calls}) > 1
-    found: list[tuple[Level, ...]] = []
+    levels: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
         part = ((f"part {number}", step),) if several else ()
         for call in block:
             names = call.path.split(".") if call.path else []
             paths = [".".join(names[:n]) for n in range(1, len(names) + 1)]
             modules = (("module", path) for path in paths if path in called or path == call.path)
-            found.append((("stage", stage), *part, *modules))
-    return found
+            levels.append((("stage", stage), *part, *modules))
+    return levels
 
 
 def _leaf(call: Timed, number: int, begun_s: float) -> Slice:

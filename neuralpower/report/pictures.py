@@ -305,7 +305,6 @@ class Swept:
 
     @property
     def word(self) -> str:
-        """What changes along a line."""
         if self.along_setting:
             return SETTINGS[self.along_setting]
         if self.along_ranks:

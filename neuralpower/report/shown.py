@@ -36,7 +36,6 @@ WIDE = 0.35  # inches of a bar
 
 @singledispatch
 def text(result: object) -> str:
-    """The table that the command prints."""
     raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
@@ -229,13 +228,11 @@ def html(result: object) -> str:
 
 
 def drawn(shown: Panel) -> str:
-    """A panel as markup."""
     return render("notebook.html.j2", panel=shown)
 
 
 @singledispatch
 def panel(result: object) -> Panel:
-    """The panel of a result."""
     raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 

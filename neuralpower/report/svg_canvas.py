@@ -114,5 +114,4 @@ def hex_colour(rgb: Sequence[int]) -> str:
 
 
 def stylesheet() -> str:
-    """How pages and charts look."""
     return importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")

@@ -106,14 +106,14 @@ def _with_short_names(series: Series) -> Series:
     return replace(series, labels=tuple(shortened(name, LONGEST) for name in series.labels))
 
 
-def _name(canvas: Canvas, one: Label, x: float, y: float) -> None:
+def _name(canvas: Canvas, label: Label, x: float, y: float) -> None:
     """The name of a point: its nearest edge stays in place, whatever the width of its letters."""
-    aside, up = one.offset
-    half = SMALLER * canvas.size.room(one.text) / 2
+    aside, up = label.offset
+    half = SMALLER * canvas.size.room(label.text) / 2
     anchor, edge = ("start", -half) if aside >= half else ("end", half) if aside <= -half else ("middle", 0.0)
-    if one.far:
+    if label.far:
         canvas.line(x, y, x + 0.85 * (aside + edge), y - 0.85 * up, "f")
-    canvas.text(x + aside + edge, y - up, one.text, anchor, ' class="n"')
+    canvas.text(x + aside + edge, y - up, label.text, anchor, ' class="n"')
 
 
 def _band(
@@ -265,13 +265,13 @@ def _areas(canvas: Canvas, chart: Areas) -> None:
 
 def _stairs(x: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
     """The corners of a line that stays level until the next x."""
-    found: list[tuple[float, float]] = []
+    corners: list[tuple[float, float]] = []
     for at, value in zip(x, values, strict=True):
-        if found and value != found[-1][1]:
-            found.append((at, found[-1][1]))
-        if not found or value != found[-1][1] or at == x[-1]:
-            found.append((at, value))
-    return found
+        if corners and value != corners[-1][1]:
+            corners.append((at, corners[-1][1]))
+        if not corners or value != corners[-1][1] or at == x[-1]:
+            corners.append((at, value))
+    return corners
 
 
 # ---- heat maps and pies ----

@@ -12,7 +12,7 @@ from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.regressor import Regressor
 from neuralpower.prediction import rows
 from neuralpower.prediction.images import Images
-from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
+from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training, fresh_memory_of
 from neuralpower.prediction.rows import Column, Interval, Row
 from neuralpower.report.glance import details, glance, parallel_lines
 from neuralpower.report.grid import WIDTH, Cell, Share, as_asked, grid, note_lines
@@ -27,6 +27,7 @@ READABLE_DEPTH = 3  # of modules in Markdown
 Value = str | Share
 SPARED = ("bound", "FLOP", "calls", "power")  # columns that narrow tables do without, in this order
 MOST_NOTES = 3
+NOTED_FRESH = 0.1  # share of the time from which fresh memory has a note
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -39,8 +40,6 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number."""
-
     name: str
     value: str
     about: str = ""  # its bounds
@@ -50,7 +49,6 @@ class Figure:
 
 
 def bounds(name: str, value: Interval, unit: str) -> Figure:
-    """A number with its bounds."""
     low, high = quantity(value.low, unit), quantity(value.high, unit)
     return Figure(name, quantity(value.value, unit), f"{low} to {high}")
 
@@ -202,6 +200,10 @@ def _notes(p: Prediction) -> Iterator[str]:
     launches = p.launch_row
     if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
         yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
+    fresh = fresh_memory_of(p)
+    if fresh is not None and fresh.share >= NOTED_FRESH:
+        size, way = quantity(fresh.bytes, "B"), "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 keep it"
+        yield f"fresh memory: {size} that glibc gave back are fetched anew each time; {way}"
     if p.training is not None and p.training.derived:
         yield f"no backward data for {', '.join(p.training.derived)}; estimated from their forward products"
     if p.method != "meta":
@@ -213,7 +215,8 @@ def _notes(p: Prediction) -> Iterator[str]:
 def _training_line(training: Training, p: Prediction) -> str:
     """The parts of a step, which add up to it, and the share of the peak that it uses."""
     times = {step: time.value for step, time in training.steps.items()}
-    times |= {row.kind: row.runtime_s for row in (p.bubble_row, p.launch_row) if row is not None}
+    beside = (p.bubble_row, p.launch_row, fresh_memory_of(p))
+    times |= {row.kind: row.runtime_s for row in beside if row is not None}
     parts = ", ".join(f"{name} {quantity(seconds, 's')}" for name, seconds in times.items())
     used = training.utilisation(p.runtime_s.value)
     of_peak = "" if used is None else f", {used:.1%} of the dense peak"

@@ -12,7 +12,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
-from neuralpower.layers.base import torch_dtype
+from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -26,7 +26,7 @@ from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
 from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS
-from neuralpower.serving.kept import Facts, Made, kept
+from neuralpower.serving.kept import Forms, kept
 from neuralpower.serving.load import Drawn, Load, Target
 from neuralpower.serving.policies import POLICIES, host_of
 from neuralpower.serving.simulator import Engine, Ran, Served, simulate
@@ -335,15 +335,7 @@ def deployed(
 
     host = host_of(engine, given.get("engine_version"))
 
-    def make() -> Made:
-        return _made(model, linked, engine, dtype, layout, cluster, weights, given)
-
-    if isinstance(model, str):
-        spread = {"layout": str(layout), "cluster": str(cluster), "weights": weights, "dtype": dtype}
-        surface, facts = kept(model, linked, {"engine": engine, **given, **spread}, make)
-        surface = replace(surface, layout=replace(layout, pipeline=1))
-    else:
-        surface, facts = make()
+    surface, facts = _made(model, linked, engine, dtype, layout, cluster, weights, given)
     if given.get("enforce_eager"):
         surface = replace(surface, captured=0)
     notes, blocks, drafter = facts.notes, facts.blocks, None
@@ -381,6 +373,19 @@ def deployed(
     )
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What an engine's pool holds, and how it serves the model."""
+
+    dtype: str
+    blocks: int
+    block: int  # tokens
+    block_bytes: int
+    most_tokens: int | None  # of a step
+    most_requests: int | None
+    notes: tuple[str, ...] = ()
+
+
 def _made(
     model: str | Source,
     predictor: Predictor,
@@ -390,26 +395,58 @@ def _made(
     cluster: Cluster | None,
     weights: str | None,
     options: Mapping[str, Any],
-) -> Made:
-    """Trace the model, and ask what the engine's pool holds; raises as `deployed`."""
-    source = resolve(model) if isinstance(model, str) else model
+) -> tuple[StepSurface, Facts]:
+    """The steps of a model, and what the engine's pool holds; raises as `deployed`."""
     spec = predictor.sheet or known_spec(predictor.device)
     room = None if spec is None else spec.get("memory_bytes")
     if spec is None or room is None:
         raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
     request = EngineRequest(engine, options, None, board_of(spec, room, predictor.device))
-    dtype, notes = dtype_for(str(source.name), dtype, predictor, ENGINE, engine)
+    request.settings()
+    name = model if isinstance(model, str) else str(model.name)
+    dtype, notes = dtype_for(name, dtype, predictor, ENGINE, engine)
+    predictor.check(dtype, FORWARD)
+
+    def make() -> Forms:
+        return _formed(model, predictor, engine, dtype, layout, cluster, weights)
+
+    if isinstance(model, str):
+        nodes = None if cluster is None else [cluster.per_node, cluster.nodes]
+        asked = {"engine": engine, "layout": str(layout), "nodes": nodes, "weights": weights, "dtype": dtype}
+        forms = kept(model, predictor, asked, make)
+    else:
+        forms = make()
+    surface = replace(forms.surface, layout=replace(layout, pipeline=1))
+    if layout.data > 1 and not surface.mixes:
+        raise InputError(
+            f"data ranks {layout.data} of a model without experts need not wait for one another; "
+            "choose replicas"
+        )
+    memory = request.memory(forms.network, room)
+    if not memory.fits:
+        raise InputError(f"{surface.model} on {layout} of {predictor.device}: {memory.reason}")
+    pool, tokens, requests = memory.pool, memory.most_tokens, memory.most_sequences
+    facts = Facts(dtype, pool.blocks, pool.block_size, pool.block_bytes, tokens, requests, notes)
+    return surface, facts
+
+
+def _formed(
+    model: str | Source,
+    predictor: Predictor,
+    engine: str,
+    dtype: str,
+    layout: Layout,
+    cluster: Cluster | None,
+    weights: str | None,
+) -> Forms:
+    """Trace a model on a layout; raises as `deployed`."""
+    source = resolve(model) if isinstance(model, str) else model
     whole = source.build("meta", torch_dtype(dtype))
     config: Any = getattr(whole, "config", None)
     if hasattr(config, "get_text_config"):
         check_ranks(config.get_text_config(decoder=True), layout, engine, str(source.name))
     within = replace(layout, pipeline=1)  # stages have a part of each step's time
     surface = surface_of(source, predictor, dtype=dtype, layout=within, cluster=cluster, weights=weights)
-    if layout.data > 1 and not surface.mixes:
-        raise InputError(
-            f"data ranks {layout.data} of a model without experts need not wait for one another; "
-            "choose replicas"
-        )
     assert surface.module is not None  # as `surface_of` has kept it
     network = served(
         surface.module,
@@ -419,20 +456,7 @@ def _made(
         layout,
         None if layout.alone else whole,
     )
-    memory = request.memory(network, room)
-    if not memory.fits:
-        raise InputError(f"{source.name} on {layout} of {predictor.device}: {memory.reason}")
-    pool = memory.pool
-    facts = Facts(
-        dtype,
-        pool.blocks,
-        pool.block_size,
-        pool.block_bytes,
-        memory.most_tokens,
-        memory.most_sequences,
-        notes,
-    )
-    return surface, facts
+    return Forms(surface, network)
 
 
 def _beside_draft(facts: Facts, drafter: StepSurface) -> int:

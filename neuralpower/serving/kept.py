@@ -1,18 +1,22 @@
-"""Deployments that are kept on the disk: a surface with its forms, and what the engine's pool holds."""
+"""Steps of models that are kept on the disk: their forms, which all devices share, and times of a device."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from neuralpower.files.cache import cache_folder, keep, key_of, recall
-from neuralpower.files.json_files import json_text
+import msgspec
+
+from neuralpower.dtypes import DTYPES, HALF_BITS
+from neuralpower.files.cache import TRACES, cache_folder, keep, key_of, recall
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.sameness import is_current, loaded, question_of
-from neuralpower.serving.surface import Family, Form, SharedLayer, StepSurface
+from neuralpower.networks.sameness import is_current, loaded, network_of
+from neuralpower.platforms import CPU
+from neuralpower.prediction.memory.engines import Served
+from neuralpower.prediction.sums import Form
+from neuralpower.serving.surface import Family, SharedLayer, StepSurface
 from neuralpower.trace.by_request import RequestLayer
 
 PLAIN = (
@@ -25,50 +29,40 @@ PLAIN = (
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What an engine's pool holds, and how it serves the model."""
+class Forms:
+    """A model's steps on a layout as forms of their sizes, and its network; both alike on many devices."""
 
-    dtype: str
-    blocks: int
-    block: int  # tokens
-    block_bytes: int
-    most_tokens: int | None  # of a step
-    most_requests: int | None
-    notes: tuple[str, ...] = ()
+    surface: StepSurface
+    network: Served
 
 
-Made = tuple[StepSurface, Facts]
-
-
-def kept(model: str, predictor: Predictor, asked: Mapping[str, Any], make: Callable[[], Made]) -> Made:
-    """The surface and the facts of a deployment: those that are kept, else made and kept.
+def kept(model: str, predictor: Predictor, asked: Mapping[str, Any], make: Callable[[], Forms]) -> Forms:
+    """The forms of a deployment: those that are kept, else made and kept.
 
     Args:
         model: a name.
-        predictor: of the device; what it knows is a part of the question.
+        predictor: of the device, whose family and whose short types the steps depend on.
         asked: everything else that they depend on, in plain values.
         make: makes them.
     """
     folder = cache_folder()
-    question = None if folder is None else question_of(model, {"predictor": predictor.name, **asked})
+    named = [value for value in asked.values() if isinstance(value, str)]
+    question = None if folder is None else network_of(model, named)
     if folder is None or question is None:
         return make()
-    known = sorted(map(str, predictor.regressors))
-    key = key_of({**question, "deployment": True, "device": predictor.device, "known": known})
-    found = recall(folder, key)
+    peaks = () if predictor.hardware is None else predictor.hardware.peak_flops_per_s
+    short = sorted(name for name in peaks if DTYPES[name].bits < HALF_BITS)
+    key = key_of({**question, **asked, "forms": [predictor.platform.family == CPU.family, short]})
+    found = recall(folder, key, TRACES)
     if found is not None and is_current(found):
         try:
-            return _surface(found["surface"], predictor), _facts(found["facts"])
+            return Forms(_surface(found["surface"], predictor), msgspec.convert(found["network"], Served))
         except (KeyError, TypeError, ValueError):  # written by another version
             pass
-    surface, facts = make()
-    answer = {"surface": _written(surface), "facts": vars(facts), "loaded": loaded()}
-    keep(folder, key, json.loads(json_text(answer)))
-    return surface, facts
-
-
-def _facts(row: Mapping[str, Any]) -> Facts:
-    return Facts(**{**row, "notes": tuple(row["notes"])})
+    forms = make()
+    answer = {"surface": _written(forms.surface), "network": vars(forms.network), "loaded": loaded()}
+    keep(folder, key, msgspec.to_builtins(answer), TRACES)
+    return forms
 
 
 def _written(surface: StepSurface) -> dict[str, Any]:

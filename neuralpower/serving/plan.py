@@ -1,8 +1,9 @@
 """Which devices serve a rate and keep a promise: each layout's highest rate, and the replicas that it takes.
 
-Candidates are screened first: what a replica could serve if its steps were always full, and what a request
-alone waits for. The most promising are then simulated, until no other could be half as dear as the best. The
-replicas are the rate over one replica's highest rate, rounded up: requests are shared out evenly.
+Candidates are screened first: what a replica could serve if its steps were always as full as the promise
+allows, and what a request alone waits for. The most promising are then simulated, until no other could be
+half as dear as the best. The replicas are the rate over one replica's highest rate, rounded up: requests are
+shared out evenly.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.rows import Interval
+from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Load, Target
+from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import highest_rate
 from neuralpower.serving.workload import Workload
 from neuralpower.version import __version__
@@ -43,8 +46,10 @@ DEGREES = (1, 2, 4, 8)  # tensor ranks of a replica
 MOST_APART = 4  # replicas of a sort that stand against one of the other
 WORSE = 2.0  # times as dear as the best found: what cannot be below is not simulated
 ENOUGH = 8  # ways that are known: then only what could be the best is simulated
+LATE = 1.05  # times as late as promised: what is later by its steps alone is not simulated
+MEDIAN = 50  # the percentile from which on a mean below the promise is needed
 SPANS = 24  # of a day, each with replicas of its own
-BEGIN = 0.6  # of what full steps would serve: where the search for the highest rate begins
+BEGIN = 0.8  # of what full steps would serve: where the search for the highest rate begins
 IN_PROCESS = 4  # candidates for which no further process is started
 
 
@@ -231,27 +236,33 @@ def plan(
     even = workload if rate is not None else _evened(workload)
     longest = int((workload.prompt + workload.output).max())
     wanted = _Wanted(model, even, tuple(targets), {"longest": longest, **how})
-    tries = [Candidate(spec.slug, Layout(tensor=ranks)) for spec in devices for ranks in degrees]
+    tries = [[Candidate(spec.slug, Layout(tensor=ranks)) for ranks in degrees] for spec in devices]
     skipped: list[tuple[str, str]] = []
     costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec in devices}
     kept = _Kept(keep, wanted)
-    with Pool(-1 if executor == "local" and len(tries) > IN_PROCESS else 1) as pool:
+    with Pool(-1 if executor == "local" and len(tries) * len(degrees) > IN_PROCESS else 1) as pool:
         screened, notes = _screened(wanted, tries, max(parts), apart, skipped, pool)
-        screened.sort(key=lambda one: one.least * costs[one.candidate.device])
         choices: list[Choice] = []
+
+        def dear(one: _Screened) -> float:
+            """What the ranking compares, at least."""
+            known = math.inf if math.isnan(one.watts) else one.watts
+            return known if by == "energy" else one.devices * costs[one.candidate.device]
 
         def hopeless(one: _Screened) -> bool:
             """Whether a candidate cannot come near the best found."""
-            best = min((other.devices * costs[other.device] for other in choices), default=math.inf)
+            best = min((_dear(other, by, costs) for other in choices), default=math.inf)
             worse = WORSE if len(choices) < ENOUGH else 1.0
-            return by != "energy" and one.least * costs[one.candidate.device] > worse * best
+            return dear(one) > worse * best
+
+        screened.sort(key=dear)
 
         for one, answer in _answers(wanted, screened, executor, kept, hopeless, pool):
             candidate = one.candidate
             if isinstance(answer, str):
                 skipped.append((str(candidate), answer))
             elif answer is None:
-                skipped.append((str(candidate), f"not simulated: it takes {one.least:.0f} devices or more"))
+                skipped.append((str(candidate), _not_simulated(one, by)))
             else:
                 highest, load = answer
                 counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
@@ -281,6 +292,16 @@ def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
     return prices.get(device, max(prices.values())) if by == "cost" else 1.0
 
 
+def _dear(choice: Choice, by: str, costs: Mapping[str, float]) -> float:
+    """What the ranking compares."""
+    return (choice.power_w or math.inf) if by == "energy" else choice.devices * costs[choice.device]
+
+
+def _not_simulated(one: _Screened, by: str) -> str:
+    takes = f"{one.watts:.3g} W" if by == "energy" else f"{one.devices} devices"
+    return f"not simulated: it takes {takes} or more"
+
+
 def _over_time(workload: Workload) -> tuple[tuple[float, ...], float]:
     """(requests per second of each part of the workload's time, seconds of a part)."""
     whole = float(workload.arrival_s[-1])
@@ -300,66 +321,122 @@ def _evened(workload: Workload, most: int = 400) -> Workload:
 
 
 @dataclass(frozen=True)
+class _Screening:
+    """What a replica could do at most, by its steps alone."""
+
+    prompts: float  # requests per second whose prompts it reads, if it does nothing else
+    answers: float  # and whose answers it makes
+    both: float
+    joules: float  # of a request; NaN where it is not known
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class _Screened:
     """A candidate that fits."""
 
     candidate: Candidate
-    least: float  # devices that the rate could take
-    most: float  # requests per second that one replica could serve
+    groups: int  # of replicas that the rate takes at least
+    most: float  # requests per second that one group could serve
+    watts: float  # of the whole rate, at least; NaN where it is not known
+
+    @property
+    def devices(self) -> int:
+        """Devices that the rate takes at least."""
+        return self.groups * self.candidate.devices
 
 
-Screening = tuple[float, float, tuple[str, ...]] | str  # prompts, answers per second, notes; or why not
+def _screen(wanted: _Wanted, candidates: Sequence[Candidate]) -> list[_Screening | str]:
+    """What replicas on one device could do; or why they cannot. All their steps are priced at once."""
+    found: list[_Screening | str] = []
+    fitting: list[tuple[int, Deployment, list[Step]]] = []
+    for number, candidate in enumerate(candidates):
+        try:
+            deployment = wanted.deployed(candidate)
+            found.append("")
+            fitting.append((number, deployment, _told(deployment, wanted.workload)))
+        except (InputError, ModelError) as error:
+            found.append(one_line(error))
+    if fitting:
+        outcomes = priced([(deployment.surface, steps) for _, deployment, steps in fitting])
+        for (number, deployment, steps), outcome in zip(fitting, outcomes, strict=True):
+            found[number] = _most(deployment, wanted, steps, outcome)
+    return found
 
 
-def _screen(wanted: _Wanted, candidate: Candidate) -> Screening:
-    """What a replica could serve; or why it cannot."""
-    try:
-        deployment = wanted.deployed(candidate)
-        return *_most(deployment, wanted.workload), deployment.notes
-    except (InputError, ModelError) as error:
-        return one_line(error)
+def _told(deployment: Deployment, workload: Workload) -> list[Step]:
+    """The steps that screening prices: a chunk of a prompt, then decodes of ever more requests."""
+    prompt, output = float(workload.prompt.mean()), float(workload.output.mean())
+    engine = deployment.engine
+    most = int(np.clip(engine.blocks * engine.block / (prompt + output), 1, engine.requests))
+    counts = sorted({*(2**i for i in range(int(math.log2(most)) + 1)), most})
+    held = max(round(prompt + output / 2), 1)
+    new = min(engine.budget, max(round(prompt), 1))
+    return [Step(chunks=((new, 0),)), *(Step(contexts=(held,) * count) for count in counts)]
+
+
+def _most(
+    deployment: Deployment, wanted: _Wanted, steps: Sequence[Step], found: Outcomes
+) -> _Screening | str:
+    """What full steps allow; why not, where even requests that never meet miss the promise.
+
+    A request takes its tokens' share of the steps' time, by the decodes in them, and what its prompt adds to
+    them. The time per token is that of the steps and of the prompts between them.
+    """
+    workload, engine = wanted.workload, deployment.engine
+    prompt, output = float(workload.prompt.mean()), max(float(workload.output.mean()) - 1, 1e-9)
+    (new, _), *_ = steps[0].chunks
+    chunks, each = prompt / new, 1 + engine.draft * engine.acceptance
+    reading, times = float(found.runtime_s[0]), found.runtime_s[1:] / each
+    counts = np.array([len(step.contexts) for step in steps[1:]])
+    limits = {one.measure: one.seconds for one in wanted.targets if one.percentile >= MEDIAN}
+    alone = {"ttft_s": chunks * reading, "tpot_s": float(times[0])}
+    for measure, seconds in alone.items():
+        if seconds > LATE * limits.get(measure, math.inf):
+            target = next(one for one in wanted.targets if one.measure == measure)
+            return f"an empty system misses its target: {target} takes {seconds * 1e3:.3g} ms or more"
+    added = chunks * max(reading - float(times[0]), 0.0)  # by a prompt, to steps that read all weights anyway
+    rates = 1 / (added + output * times / counts)
+    between = times + counts * added / output  # time per token
+    held = rates[between <= LATE * limits.get("tpot_s", math.inf)]
+    ways = engine.stages * engine.data
+    joules = chunks * found.energy_j[0] + output * (found.energy_j[1:] / each / counts).min()
+    return _Screening(
+        ways / (chunks * reading),
+        ways * float((counts / times).max()) / output,
+        ways * float(held.max(initial=rates[0])),
+        float(joules) * deployment.layout.ranks,
+        deployment.notes,
+    )
 
 
 def _screened(
     wanted: _Wanted,
-    tries: Sequence[Candidate],
+    tries: Sequence[Sequence[Candidate]],
     rate: float,
     apart: bool,
     skipped: list[tuple[str, str]],
     pool: Pool,
 ) -> tuple[list[_Screened], tuple[str, ...]]:
-    """(candidates that fit, notes)."""
+    """(candidates that fit, notes); `tries` are those of each device."""
     found: list[_Screened] = []
     notes: list[str] = []
-    answers = pool.results(_screen, [(wanted, candidate) for candidate in tries])
-    for candidate, answer in counted(zip(tries, answers, strict=True), "screening:", len(tries)):
+    answers = pool.results(_screen, [(wanted, some) for some in tries])
+    pairs = (pair for some, each in zip(tries, answers, strict=True) for pair in zip(some, each, strict=True))
+    for candidate, answer in counted(pairs, "screening:", sum(map(len, tries))):
         if isinstance(answer, str):
             skipped.append((str(candidate), answer))
             continue
-        prompts, decoded, more = answer
-        notes += more
-        together = 1 / (1 / prompts + 1 / decoded)
-        found.append(_Screened(candidate, math.ceil(rate / together) * candidate.devices, together))
+        notes += answer.notes
+        groups = [(candidate, answer.both)]
         if apart:
-            ratio = decoded / prompts
+            ratio = answer.answers / answer.prompts
             prefills, decodes = (int(np.clip(round(part), 1, MOST_APART)) for part in (ratio, 1 / ratio))
             group = replace(candidate, prefills=prefills, decodes=decodes)
-            most = min(prefills * prompts, decodes * decoded)
-            found.append(_Screened(group, math.ceil(rate / most) * group.devices, most))
+            groups.append((group, min(prefills * answer.prompts, decodes * answer.answers)))
+        for group, most in groups:
+            found.append(_Screened(group, math.ceil(rate / most), most, rate * answer.joules))
     return found, tuple(dict.fromkeys(notes))
-
-
-def _most(deployment: Deployment, workload: Workload) -> tuple[float, float]:
-    """Requests per second whose prompts, and whose answers, a replica computes if its steps are full."""
-    prompt, output = float(workload.prompt.mean()), float(workload.output.mean())
-    engine, whole = deployment.engine, max(round(prompt), 1)
-    new = min(engine.budget, whole)
-    count = int(np.clip(engine.blocks * engine.block / (prompt + output), 1, engine.requests))
-    held = (max(round(prompt + output / 2), 1),) * count
-    found = deployment.surface.at([Step(chunks=((new, 0),)), Step(contexts=held)])
-    reading, step = float(found.runtime_s[0]) * whole / new, float(found.runtime_s[1])
-    ways = engine.stages * engine.data * (1 + engine.draft)
-    return ways / reading, ways * count / (step * max(output - 1, 1e-9))
 
 
 Answer = tuple[float, Load] | str | None  # the highest rate and its load, why there is none, or not asked

@@ -11,7 +11,6 @@ for all requests at one request's length, in the share of the requests that have
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from neuralpower.prediction.compose import check
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool, Work
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
+from neuralpower.prediction.sums import Form, Solver
 from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.by_request import RequestLayer, by_request
 from neuralpower.trace.follow import follow
@@ -57,23 +57,10 @@ STEPS = (
     (13, 1_100),
 )  # (requests, tokens beyond the largest window) of traced decode steps
 LOADS = ("hit", "fullest")  # numbers of experts that follow from the routing
-MOST_TERMS = 3  # of a form
-TOLERANCE = 1e-9  # of a number, relative
 
 
 class NoForm(ModelError):  # noqa: N818  # of the network, which other ways can answer
     """Sizes of a network that no form of its tokens and requests gives."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """A whole number as sum_i coefficients[i] * size_i, over `SIZES`."""
-
-    coefficients: tuple[float, ...]
-
-    def __call__(self, sizes: Array) -> Array:
-        """[rows] for sizes [rows, sizes]."""
-        return np.asarray(np.rint(sizes @ np.array(self.coefficients)))
 
 
 @dataclass(frozen=True)
@@ -211,23 +198,40 @@ class StepSurface:
     def pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
         """The layers of each step; `graphed`: all are launched at once."""
         pool = Pool(len(steps), graphed=graphed)
+        self.add(pool, steps)
+        return pool
+
+    def add(self, pool: Pool, steps: Sequence[Step], first: int = 0) -> None:
+        """Add the layers of each step, as those of the pool's networks from `first` on."""
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
         )
         reads = np.array([bool(step.chunks) for step in steps])
         for family, where in ((self.decodes, np.flatnonzero(~reads)), (self.prompts, np.flatnonzero(reads))):
             if len(where):
-                family.add_shared(pool, where, sizes[where], self.routing)
-        self.decodes.add_requests(pool, _kernels([[(1, held) for held in step.contexts] for step in steps]))
-        self.prompts.add_requests(pool, _kernels([step.chunks for step in steps]))
-        return pool
+                family.add_shared(pool, first + where, sizes[where], self.routing)
+        decodes = [[(1, held) for held in step.contexts] for step in steps]
+        self.decodes.add_requests(pool, _kernels(decodes, first))
+        self.prompts.add_requests(pool, _kernels([step.chunks for step in steps], first))
 
 
-def _kernels(asked: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[float, ...]]:
+def priced(asked: Sequence[tuple[StepSurface, Sequence[Step]]]) -> list[Outcomes]:
+    """What steps of several surfaces on one device take, all priced at once and launched as graphs."""
+    ends = np.cumsum([len(steps) for _, steps in asked])
+    pool, (surface, _) = Pool(int(ends[-1]), graphed=True), asked[0]
+    for (each, steps), end in zip(asked, ends, strict=True):
+        each.add(pool, steps, int(end) - len(steps))
+    whole = pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
+    names = Outcomes.__dataclass_fields__
+    parts = {name: np.split(getattr(whole, name), ends[:-1]) for name in names}
+    return [Outcomes(**{name: parts[name][i] for name in names}) for i in range(len(asked))]
+
+
+def _kernels(asked: Sequence[Sequence[tuple[int, int]]], first: int = 0) -> list[tuple[float, ...]]:
     """(step, requests, new and cached tokens, share) of each length of each step's (new, cached) requests."""
     return [
         (i, len(requests), new, cached, alike / len(requests))
-        for i, requests in enumerate(asked)
+        for i, requests in enumerate(asked, first)
         for (new, cached), alike in Counter(requests).items()
     ]
 
@@ -410,28 +414,3 @@ def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[Re
         if told != met:
             return None
     return tuple(replace(layer, count=float(count)) for layer, count in found.items())
-
-
-class Solver:
-    """Finds forms of numbers over passes whose `sizes` are [passes, sizes]; equal numbers are solved once."""
-
-    def __init__(self, sizes: Array) -> None:
-        self.sizes = sizes
-        self._known: dict[tuple[int, ...], Form | None] = {}
-
-    def form(self, values: tuple[int, ...]) -> Form | None:
-        """The simplest form that gives all values [passes]; None where there is none."""
-        if values not in self._known:
-            self._known[values] = self._solved(np.array(values, dtype=float))
-        return self._known[values]
-
-    def _solved(self, values: Array) -> Form | None:
-        for terms in range(1, min(MOST_TERMS + 1, len(values))):
-            for chosen in itertools.combinations(range(len(SIZES)), terms):
-                columns = self.sizes[:, chosen]
-                solution, _, rank, _ = np.linalg.lstsq(columns, values, rcond=None)
-                if rank == terms and np.allclose(columns @ solution, values, rtol=TOLERANCE, atol=1e-6):
-                    coefficients = np.zeros(len(SIZES))
-                    coefficients[list(chosen)] = solution
-                    return Form(tuple(coefficients.tolist()))
-        return None

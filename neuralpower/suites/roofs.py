@@ -265,7 +265,6 @@ def _best(
 
 
 def _product(side: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
-    """A call, and its FLOP."""
     left, right = (torch.randn(side, side, device=place, dtype=torch.float32).to(dtype) for _ in range(2))
     return Call(torch.mm, (left, right), {}), 2 * side**3
 

@@ -32,13 +32,13 @@ class Dataflow:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        found: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
         for call in sorted(trace.every_call, key=lambda call: call.at):
-            node = found.get(call.at)
+            node = nodes.get(call.at)
             if node is None:
-                node = found[call.at] = Node(call.at, [], trace.flows.get(call.at, Flow()))
+                node = nodes[call.at] = Node(call.at, [], trace.flows.get(call.at, Flow()))
             node.calls.append(call)
-        self.nodes = list(found.values())
+        self.nodes = list(nodes.values())
         self.bytes = {place: storage.bytes for place, storage in enumerate(trace.storages)}
         writer: dict[int, int] = {}
         read_since: dict[int, list[int]] = {}  # storage -> nodes that read it since it was last written

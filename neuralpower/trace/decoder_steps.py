@@ -111,13 +111,13 @@ def between(first: Trace, other: Trace, share: float) -> Trace:
     return replace(first, calls=tuple(calls), unmodelled=tuple(missing))
 
 
-def _mixed(one: Layer, other: Layer, share: float) -> Layer:
+def _mixed(layer: Layer, other: Layer, share: float) -> Layer:
     changes: dict[str, Any] = {}
-    for name in (f.name for f in fields(one)):
-        a, b = getattr(one, name), getattr(other, name)
+    for name in (f.name for f in fields(layer)):
+        a, b = getattr(layer, name), getattr(other, name)
         if is_number(a) and a != b:
             changes[name] = round(a + share * (b - a))
-    return replace(one, **changes)
+    return replace(layer, **changes)
 
 
 def lined(contexts: Sequence[int]) -> list[float]:
@@ -226,13 +226,13 @@ def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
             yield field.name, a, b
 
 
-def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: float) -> Savings | None:
+def _savings(savings: Savings | None, longer: Savings | None, found: Trace, share: float) -> Savings | None:
     """Savings of a way to run at the mean length."""
-    if one is None or longer is None:
+    if savings is None or longer is None:
         return None
-    before = round(one.bytes_before + share * (longer.bytes_before - one.bytes_before))
+    before = round(savings.bytes_before + share * (longer.bytes_before - savings.bytes_before))
     calls, size = counted(found)
-    return Savings(one.run, one.calls_before, before, calls, size)
+    return Savings(savings.run, savings.calls_before, before, calls, size)
 
 
 def _storages(shorter: tuple[Storage, ...], longer: tuple[Storage, ...], share: float) -> tuple[Storage, ...]:

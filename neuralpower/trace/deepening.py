@@ -280,15 +280,15 @@ class Deepening:
             held += [self._plain(loose[i], 0, more) for i in places if i >= high and each]
         return held
 
-    def _plain(self, one: Storage, birth: int, more: int) -> Storage:
+    def _plain(self, storage: Storage, birth: int, more: int) -> Storage:
         """Something outside the periods put in, at its time in the deep network."""
-        later = more if (self._blocks.number(one.origin[0]) or 0) > CUT else 0
-        name = self._blocks.moved(one.name, more if (self._blocks.number(one.name) or 0) > CUT else 0)
-        return one._replace(
+        later = more if (self._blocks.number(storage.origin[0]) or 0) > CUT else 0
+        name = self._blocks.moved(storage.name, more if (self._blocks.number(storage.name) or 0) > CUT else 0)
+        return storage._replace(
             birth=birth,
-            death=one.death and self._moved(one.death, more),
+            death=storage.death and self._moved(storage.death, more),
             name=name,
-            origin=(self._blocks.moved(one.origin[0], later), one.origin[1]),
+            origin=(self._blocks.moved(storage.origin[0], later), storage.origin[1]),
         )
 
     # ---- times

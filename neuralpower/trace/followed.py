@@ -56,8 +56,6 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Followed:
-    """The result of following a pass."""
-
     asked: Pass  # what was followed
     trace: Trace  # as it was recorded, after the passes that change calls
     work: Trace  # after the trace passes: its tasks answer the question

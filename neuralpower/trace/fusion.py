@@ -82,8 +82,6 @@ class Group:
 
 
 class Fusion:
-    """The groups of a trace's nodes."""
-
     def __init__(
         self, flow: Dataflow, apart: Collection[int] = (), only: Collection[int] | None = None
     ) -> None:

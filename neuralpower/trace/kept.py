@@ -31,8 +31,8 @@ OF_PASS = "name context tokens batch_size".split()
 Read = Callable[[Any, Sequence[Layer]], Any]
 
 
-def packed(recorded: Recorded) -> dict[str, Any] | None:
-    """As a JSON object; None for passes that need their network to be priced."""
+def plain(recorded: Recorded) -> dict[str, Any] | None:
+    """What was recorded as JSON values; None for passes that need their network to be priced."""
     one = recorded.asked
     if one.lengths or one.sharding is not None or one.longer is not None or one.step is not None:
         return None
@@ -49,19 +49,14 @@ def packed(recorded: Recorded) -> dict[str, Any] | None:
     whole["layers"] = [
         [_name(type(one)), *(getattr(one, n) for n in field_names(type(one)))] for one in layers
     ]
-    try:
-        text = json_text(whole, compact=True).encode()
-    except InputError:  # a number that JSON cannot hold
-        return None
-    return {"packed": base64.b64encode(zlib.compress(text, 1)).decode()}
+    return whole
 
 
-def unpacked(answer: Mapping[str, Any]) -> Recorded | None:
-    """What `packed` has written; None where it cannot be read."""
+def recorded_in(whole: Mapping[str, Any]) -> Recorded | None:
+    """What `plain` was given; None where it cannot be read."""
     try:
-        whole = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
         layers = [_layer(*one) for one in whole["layers"]]
-        parts = whole["pass"]
+        parts = dict(whole["pass"])
         weights = _reading(Scheme | None)(parts.pop("weights"), layers)
         nothing: dict[str, Any] = {"module": None, "inputs": None}
         return Recorded(
@@ -71,7 +66,24 @@ def unpacked(answer: Mapping[str, Any]) -> Recorded | None:
             _reading(StepLifetimes | None)(whole["lifetimes"], layers),
             tuple(whole["notes"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, zlib.error):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return None
+
+
+def packed(whole: Any) -> dict[str, Any] | None:
+    """JSON values as a short JSON object; None where a number is one that JSON cannot hold."""
+    try:
+        text = json_text(whole, compact=True).encode()
+    except InputError:
+        return None
+    return {"packed": base64.b64encode(zlib.compress(text, 1)).decode()}
+
+
+def unpacked(answer: Mapping[str, Any]) -> Any:
+    """What `packed` was given; None where it cannot be read."""
+    try:
+        return json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
+    except (ValueError, KeyError, TypeError, RecursionError, zlib.error):
         return None
 
 

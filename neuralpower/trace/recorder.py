@@ -43,10 +43,10 @@ from neuralpower.trace.higher_order import (
 )
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Flow, accesses
 from neuralpower.trace.loops import View, layer_in_loop, looped
-from neuralpower.trace.made_up import MadeUp
 from neuralpower.trace.memory_formats import CONVOLUTIONS, laid_out
 from neuralpower.trace.modules import Modules, With
 from neuralpower.trace.notes import (
+    MadeUp,
     check_countable,
     derived_notes,
     forward_of,

@@ -32,13 +32,11 @@ def product_of(node: Node) -> Linear | None:
 
 
 def attention_of(node: Node) -> Attention | None:
-    """The attention that a call is."""
     layer = layer_of(node)
     return layer if isinstance(layer, Attention) else None
 
 
 def movement_of(node: Node) -> Movement | None:
-    """The movement that a call is."""
     layer = layer_of(node)
     return layer if isinstance(layer, Movement) else None
 
@@ -87,7 +85,6 @@ Sort = Callable[[int], bool]  # of nodes, by number
 
 
 def nothing(i: int) -> bool:
-    """No node."""
     return False
 
 

@@ -242,13 +242,13 @@ def _recorded(inputs: Mapping[str, Sequence[Any]], usual: torch.dtype) -> list[A
     types, sizes = inputs.get("Input type", ()), inputs.get("Input Dims", ())
     steps = inputs.get("Input Strides") or [None] * len(types)
     texts = inputs.get("Concrete Inputs") or [""] * len(types)
-    found: list[Any] = []
+    values: list[Any] = []
     for kind, of, by, text in zip(types, sizes, steps, texts, strict=True):
         if kind == LISTED:
-            found.append([_tensor(usual, *one) for one in zip(of, by or [None] * len(of), strict=True)])
+            values.append([_tensor(usual, *one) for one in zip(of, by or [None] * len(of), strict=True)])
         else:
-            found.append(_tensor(DTYPES[kind], of, by) if kind in DTYPES else str(text))
-    return found
+            values.append(_tensor(DTYPES[kind], of, by) if kind in DTYPES else str(text))
+    return values
 
 
 def _tensor(dtype: torch.dtype, sizes: Sequence[Any], steps: Sequence[Any] | None) -> Tensor:

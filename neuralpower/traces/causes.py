@@ -115,7 +115,6 @@ def _copied(seen: Seen) -> float:
 
 
 def last(some: Sequence[Seen]) -> Seen | None:
-    """The last, if there is one."""
     return some[-1] if some else None
 
 

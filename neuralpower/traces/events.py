@@ -368,7 +368,7 @@ def _times(event: Mapping[str, Any]) -> bool:
     start, took = event.get("ts"), event.get("dur")
     if type(start) not in (int, float) or type(took) not in (int, float):
         return False
-    return bool(-1e18 < start < 1e18 and 0 <= took < 1e15)  # type: ignore[operator]  # both are numbers
+    return bool(-1e19 < start < 1e19 and 0 <= took < 1e15)  # type: ignore[operator]  # both are numbers
 
 
 def _span(event: Mapping[str, Any]) -> tuple[float, float]:

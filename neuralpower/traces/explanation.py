@@ -149,8 +149,6 @@ class Explanation(Declared, Shown):
 
 @dataclass
 class _Group:
-    """Equal calls of a trace."""
-
     operator: Operator
     layers: tuple[Layer, ...]
     size: int

@@ -58,6 +58,8 @@ class EventStream:
                 yield from self._walked()
         except (EOFError, zlib.error) as error:
             raise self._cut(str(error)) from None
+        except FileNotFoundError:
+            raise InputError(f"{self.path}: there is no such file; {EXPORT}") from None
         except (OSError, ValueError, RecursionError) as error:
             text = " ".join(str(error).split())[:200]
             raise InputError(f"{self.path}: is not a trace of torch.profiler ({text}); {EXPORT}") from None

@@ -21,8 +21,6 @@ SHORT_US = 25.0
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which nothing ran."""
-
     start: float  # us
     end: float
     cause: str

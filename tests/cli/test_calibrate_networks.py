@@ -115,8 +115,10 @@ def test_unknown_networks_are_listed_and_the_others_used(timed: pd.DataFrame, tm
 def test_devices_without_a_sheet_and_options_without_a_file_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "timed.csv"
     file.write_text("model,batch,runtime_s\n")
+    small = tmp_path / "small.csv"  # the host sets the pace of such networks
+    small.write_text("model,batch,runtime_s,dtype\n" + "zoo:resnet18,1,2.5,float16\n")
     for arguments, words in (
-        (("--from", "my-gpu", "--networks", file), "give the file of its spec sheet"),
+        (("--from", "my-gpu", "--networks", file), "neuralpower dataset init FOLDER --device-spec FILE"),
         (
             ("--from", "amd-epyc-2c", "--networks", file),
             "the name of a GPU with a spec sheet, or the file of one",
@@ -124,6 +126,7 @@ def test_devices_without_a_sheet_and_options_without_a_file_are_refused(tmp_path
         (("--from", "amd-epyc-9654", "--networks", file), "is a CPU; leave it out to measure layers here"),
         (("--from", DEVICE, "--map", "batch=b"), "--networks FILE, which is not given"),
         (("--from", DEVICE, "--networks", file), "0 usable networks, 5 of different names needed"),
+        (("--from", DEVICE, "--networks", small), "most likely milliseconds"),
     ):
         ran = run("calibrate", *arguments, "--out", tmp_path / "mine.json")
         assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err

@@ -80,6 +80,31 @@ def test_a_device_with_a_spec_sheet_needs_no_hardware(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "dataset.json").read_text()) == {"schema": 1, "device": "NVIDIA L40S"}
 
 
+def test_a_device_without_a_sheet_gets_one_to_fill_in_whose_numbers_go_into_the_next_folder(
+    tmp_path: Path,
+) -> None:
+    sheet = tmp_path / "mine.json"
+    asked = ("dataset", "init", tmp_path / "a", "--kind", "network", "--device-spec", sheet)
+    assert str(sheet) in done(*asked)
+    ran = run("predict", "zoo:resnet18", "--device", sheet)
+    assert (ran.code, "is null, but must be a number" in ran.err) == (2, True)
+    blank = json.loads(sheet.read_text())
+    numbers = {key: 1e12 if "per_s" in key or "flops" in key else 80 * 2**20 for key in blank["values"]}
+    filled = {**blank, "name": "Mine", "values": {**numbers, "cores": 64}}
+    sheet.write_text(json.dumps(filled))
+    done("dataset", "init", tmp_path / "b", "--device-spec", sheet)
+    said = json.loads((tmp_path / "b" / "dataset.json").read_text())
+    assert (said["device"], said["hardware"]["cores"]) == ("Mine", 64)
+    assert said["hardware"]["peak_flops_per_s"] == {"float32": 1e12, "float16": 1e12}
+    assert json.loads(sheet.read_text()) == filled
+    ran = run("dataset", "init", tmp_path / "c", "--device-spec", sheet, "--device", "x")
+    assert (ran.code, "both name a device" in ran.err) == (2, True)
+    networks = tmp_path / "networks.csv"
+    networks.write_text("model,batch,runtime_s\nresnet18,64,0.004\n")
+    ran = run("calibrate", "--from", "no-such-device", "--networks", networks)
+    assert (ran.code, "neuralpower dataset init FOLDER --device-spec FILE" in ran.err) == (2, True)
+
+
 def test_init_overwrites_nothing(tmp_path: Path) -> None:
     done("dataset", "init", tmp_path)
     ran = run("dataset", "init", tmp_path)

@@ -8,8 +8,8 @@ from benchmarks.aiconfigurator import compiled
 from neuralpower.data.screening import screen
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.columns import columns_of
-from neuralpower.layers.fp8_tiles import CHUNK, chosen_tile
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.tiles import CHUNK, chosen_tile
 from neuralpower.learn.features import describe_power
 
 H200 = Hardware(

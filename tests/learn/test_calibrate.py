@@ -28,7 +28,7 @@ def predictor() -> Predictor:
 
 def timing(runtime_s: float, sentinel_s: float = 1e-3, again: float = 0.9) -> Timing:
     return Timing(
-        (runtime_s,) * 9, runtime_s, sentinel_s, 1.0, 0.0, 0.0, 0.0, sentinel_again_s=again * sentinel_s
+        (runtime_s,) * 9, runtime_s, sentinel_s, 1.0, 0.0, (), 0.0, sentinel_again_s=again * sentinel_s
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 from benchmarks.laws import FALLS, NARROW, accelerators, apart, breaches, drawn, longer, without_clamps
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import floats_of
-from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import in_tiles
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
+from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.traits import sides_of
 from neuralpower.learn import laws
@@ -23,7 +24,7 @@ from neuralpower.learn.estimates import HELD
 from tests.layers.made import conv3x3
 from tests.sampled import some_always
 
-DRAWS = 5
+DRAWS = range(5)
 SAMPLED = ("nvidia-rtx-4090", "nvidia-h800-sxm5-80gb", "nvidia-t4", "amd-instinct-mi300x", "apple-m2-max")
 PLACES = [(spec.slug, dtype) for spec in accelerators() for dtype in floats_of(spec.peak_flops)]
 
@@ -37,6 +38,46 @@ def test_no_answer_breaks_a_law(device: str, dtype: str) -> None:
     network = [some[0] for some in layers if some]
     found = [one for some in layers for one in breaches(predictor, some)]
     assert [*found, *longer(predictor, network), *apart(spec, network)] == []
+
+
+@pytest.mark.parametrize(
+    ("device", "layer"),
+    [
+        ("nvidia-rtx-4090-d", Matmul(dtype="bfloat16", batch=105, rows=5, inner=232, columns=64)),
+        (
+            "nvidia-gb200",
+            Attention(
+                dtype="bfloat16",
+                batch=1,
+                query_heads=16,
+                key_heads=2,
+                query_length=298,
+                key_length=298,
+                head_size=16,
+                causal=True,
+                masked=False,
+            ),
+        ),
+        ("nvidia-b200", Linear(dtype="float32", rows=309, in_features=4064, out_features=5440, bias=False)),
+        ("nvidia-l40s", Linear(dtype="mxfp8", rows=17, in_features=384, out_features=11410, bias=True)),
+        (
+            "nvidia-h100-nvl",
+            Recurrent(
+                dtype="float32",
+                function="lstm",
+                batch=1,
+                steps=43,
+                input_size=136,
+                hidden_size=128,
+                num_layers=2,
+                bidirectional=False,
+            ),
+        ),
+    ],
+    ids=["carried batch", "split keys", "wider type", "warm rows of another type", "many launches"],
+)
+def test_clamps_hold_after_all_else(device: str, layer: Layer) -> None:
+    assert list(breaches(for_device(find_spec(device)).of_torch(), [layer])) == []
 
 
 @pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s"])
@@ -58,7 +99,7 @@ def test_without_the_clamps_laws_are_broken() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_device_without_rows_needs_hardly_a_clamp(device: str, dtype: str) -> None:
     predictor = for_device(find_spec(device)).of_torch()
-    layers = [drawn(kind, dtype, 5) for kind in KINDS.values() if kind.by_default]
+    layers = [drawn(kind, dtype, DRAWS) for kind in KINDS.values() if kind.by_default]
     with without_clamps():
         broken = [one for some in layers for one in breaches(predictor, some)]
     assert len(broken) <= 0.01 * sum(map(len, layers))
@@ -67,7 +108,7 @@ def test_a_device_without_rows_needs_hardly_a_clamp(device: str, dtype: str) -> 
 @pytest.mark.parametrize("device", ["nvidia-a100-sxm4-80gb", "nvidia-b200"])
 def test_a_type_that_no_row_tells_follows_the_rows_of_another(device: str) -> None:
     predictor = for_device(find_spec(device)).of_torch()
-    layers = drawn(Attention, "bfloat16", 8)
+    layers = drawn(Attention, "bfloat16", range(8))
     with without_clamps():
         narrow = predictor.estimate(layers)
         wide = predictor.estimate([replace(one, dtype="float32") for one in layers])
@@ -194,7 +235,9 @@ def test_what_a_causal_mask_hides_is_not_needed() -> None:
 @pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s"])
 def test_the_basis_says_which_answers_a_law_holds(device: str) -> None:
     predictor = for_device(find_spec(device)).of_torch()
-    layers = [one for name in ("conv3d", "attention", "linear") for one in drawn(KINDS[name], "bfloat16", 20)]
+    layers = [
+        one for name in ("conv3d", "attention", "linear") for one in drawn(KINDS[name], "bfloat16", range(20))
+    ]
     found = predictor.estimate(layers)
     with without_clamps(tiles=False):
         free = predictor.estimate(layers)

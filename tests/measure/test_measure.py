@@ -1,6 +1,10 @@
 """Timing: what is called, in which order, and what a number means."""
 
+import itertools
+import mmap
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +13,7 @@ import torch
 
 from neuralpower.devices.host import read_cpu, steal_ticks, unlike, worker_environment
 from neuralpower.layers import Call
+from neuralpower.measure.cpu import heap
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 
 
@@ -146,7 +151,7 @@ def test_a_call_that_raises_leaves_the_others_alone() -> None:
 
 
 def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
-    timing = Timing(tuple(float(i) for i in range(1, 12)), 1.0, 2.0, 1.1, 0.0, 0.0, 0.0)
+    timing = Timing(tuple(float(i) for i in range(1, 12)), 1.0, 2.0, 1.1, 0.0, (), 0.0)
     row = timing.to_row()
     # eleven values 1..11: the 10th percentile is the second, the median the sixth
     assert (row["runtime_s"], row["runtime_median_s"], row["runtime_min_s"], row["n"]) == (2.0, 6.0, 1.0, 11)
@@ -158,11 +163,11 @@ def test_the_value_is_the_tenth_percentile_and_the_row_keeps_the_rest() -> None:
     [(0.0, 0.0, False), (0.5, 0.0, True), (0.0, 0.02, True), (0.3, 0.009, False)],
 )
 def test_contention_is_noticed(switches: float, steal: float, noisy: bool) -> None:
-    assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, 0.0, steal).noisy == noisy
+    assert Timing((1e-5,) * 9, 1e-5, 1e-3, 1.0, switches, (), steal).noisy == noisy
 
 
 def test_a_long_call_may_meet_the_scheduler() -> None:
-    assert not Timing((0.05,) * 9, 0.05, 1e-3, 1.0, 1.0, 0.0, 0.0).noisy
+    assert not Timing((0.05,) * 9, 0.05, 1e-3, 1.0, 1.0, (), 0.0).noisy
 
 
 def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
@@ -216,3 +221,39 @@ def test_a_worker_gets_its_threads_and_no_binding_of_others(monkeypatch: pytest.
     environment = worker_environment(3)
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
     assert "GOMP_CPU_AFFINITY" not in environment
+
+
+def test_what_a_byte_of_fresh_memory_costs_is_its_first_write_beyond_the_second_and_giving_it_back() -> None:
+    # a block of a page: the first write takes 4 us, the second 1 us, giving back 1.096 us
+    steps = itertools.cycle((0, 4000, 1000, 0, 1096))
+    now = itertools.accumulate(steps)
+    seconds = heap.fresh_s_per_byte(lambda: mmap.mmap(-1, 4096), lambda: next(now))
+    assert seconds == pytest.approx(1e-9)  # 4,096 ns for 4,096 bytes
+
+
+FAULTS = """
+import resource, torch
+from neuralpower.measure.cpu.heap import keep_heap, usual_heap
+
+def faults(numbers):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.zeros(numbers)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+sizes = [(4 << 20) - 10_000 * i for i in range(4)]  # each fits where the one before was
+if keep_heap():
+    hole, above = torch.zeros(sizes[0]), torch.zeros(1000)
+    del hole
+    kept = max(map(faults, sizes[1:]))
+    with usual_heap(4 << 20):
+        print(kept, min(map(faults, sizes[1:])))
+"""
+
+
+def test_a_heap_is_kept_or_gives_back_what_is_free() -> None:
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    if not done.stdout:
+        pytest.skip("the C library is not glibc")
+    kept, usual = map(int, done.stdout.split())
+    # 16 MiB are 4,096 pages, or eight of 2 MiB where the system joins them; the hole is filled
+    assert kept == 0 < 8 <= usual

@@ -138,3 +138,12 @@ def test_a_measuring_process_ends_with_its_owner() -> None:
     while measuring.exists() and "State:\tZ" not in (measuring / "status").read_text():
         assert time.monotonic() < end, "it is still there"
         time.sleep(0.02)
+
+
+def test_a_further_run_of_a_collection_says_what_fresh_memory_costs(tmp_path: Path) -> None:
+    request = Request("quick", ("softmax",), ("none",), ("float32",), 0, 120, tmp_path / "data", power="none")
+    for rig in ("SimulatedRig", "FreshRig"):
+        collect(
+            request, lambda _: None, Local(Worker(1, [*command(), "--rig", f"tests.simulated_rig:{rig}"]))
+        )
+    assert read_dataset(request.folder).meta["hardware"]["fresh_s_per_byte"] == 5e-10

@@ -241,7 +241,7 @@ def test_of_two_branches_the_costlier_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_loop_of_a_known_number_of_turns_is_followed(tmp_path: Path) -> None:
-    kinds: Any = ((7, "i", []), (9, "go", []), (1, "h", ["n", 8]))
+    kinds: Any = ((7, "i", []), (9, "go", []), (1, "h", None))
     inputs = [helper.make_tensor_value_info(name, kind, sizes) for kind, name, sizes in kinds]
     outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in (("going", 9), ("z", 1))]
     nodes = [node("Identity", "go", "going"), node("MatMul", "h w", "z")]
@@ -254,6 +254,92 @@ def test_a_loop_of_a_known_number_of_turns_is_followed(tmp_path: Path) -> None:
     model.graph.node[0].input[1] = ""
     file.write_bytes(model.SerializeToString())
     assert followed(file).flops == 5 * 2 * 4 * 8 * 8
+
+
+def known(name: str, values: Any) -> Any:
+    return onnx.numpy_helper.from_array(np.array(values), name)
+
+
+def integers(*sizes: int) -> Any:
+    return known("w", np.ones(sizes, np.int8))
+
+
+PICTURE = [helper.make_tensor_value_info("x", 2, [1, 8, 16, 16])]
+SCALES = [known("s", np.float32(0.1)), known("z", np.uint8(0)), known("t", np.int8(0))]
+QUANTISED = "x s z w s t s z"
+SAMPLED = [
+    helper.make_tensor_value_info(name, 1, sizes)
+    for name, sizes in (("x", [1, 8, 16, 16]), ("g", [1, 20, 20, 2]))
+]
+FOUND = [
+    helper.make_tensor_value_info(name, 1, sizes) for name, sizes in (("x", [1, 100, 4]), ("p", [1, 20, 100]))
+]
+TURNED = [
+    helper.make_tensor_value_info("x", 1, [2, 4, 64, 32]),
+    helper.make_tensor_value_info("p", 7, [2, 64]),
+]
+OFFSET = [
+    helper.make_tensor_value_info(name, 1, sizes)
+    for name, sizes in (("x", [1, 8, 16, 16]), ("o", [1, 18, 16, 16]))
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "opset", "inputs", "products"),
+    [
+        (
+            [node("QLinearConv", QUANTISED, pads=[1] * 4)],
+            [*SCALES, integers(16, 8, 3, 3)],
+            10,
+            PICTURE,
+            294_912,
+        ),
+        ([node("ConvInteger", "x w z")], [*SCALES, integers(16, 8, 3, 3)], 10, PICTURE, 225_792),
+        ([node("QLinearMatMul", QUANTISED)], [*SCALES, integers(16, 32)], 10, PICTURE, 8 * 16 * 16 * 32),
+        ([node("MatMulInteger", "x w")], [integers(16, 32)], 10, PICTURE, 8 * 16 * 16 * 32),
+        ([node("GridSample", "x g", mode="bilinear")], [], 16, SAMPLED, 0),
+        ([node("GridSample", "x g", mode="linear", padding_mode="border")], [], 20, SAMPLED, 0),
+        ([node("NonMaxSuppression", "x p m")], [known("m", [10])], 11, FOUND, 0),
+        (
+            [node("RotaryEmbedding", "x c c p")],
+            [onnx.numpy_helper.from_array(np.ones((128, 16), np.float32), "c")],
+            23,
+            TURNED,
+            0,
+        ),
+        (
+            [node("DeformConv", "x w o", pads=[1] * 4)],
+            [weight("w", 16, 8, 3, 3)],
+            19,
+            OFFSET,
+            16 * 8 * 9 * 256,
+        ),
+        (
+            [
+                node("SplitToSequence", "x", "q", axis=1, keepdims=0),
+                node("SequenceAt", "q i", "a"),
+                node("SequenceConstruct", "a a", "r"),
+                node("SequenceInsert", "r a", "l"),
+                node("ConcatFromSequence", "l", "c", axis=0, new_axis=1),
+                node("MatMul", "c w"),
+            ],
+            [known("i", 1), weight("w", 16, 32)],
+            12,
+            SAMPLED[:1],
+            3 * 16 * 16 * 32,
+        ),
+    ],
+)
+def test_rare_operators_cost_their_products(
+    tmp_path: Path, nodes: list[Any], weights: list[Any], opset: int, inputs: list[Any], products: int
+) -> None:
+    found = followed(
+        made(tmp_path, nodes, weights, opset, inputs=inputs),
+        batch=inputs[0].type.tensor_type.shape.dim[0].dim_value,
+    )
+    assert not found.unmodelled
+    several = ("linear", "matmul", "conv2d")
+    assert sum(layer.flops() for layer in found.layers if layer.kind in several) == 2 * products
 
 
 def external(location: str) -> Any:
@@ -287,7 +373,8 @@ PRODUCT = node("MatMul", "x w")
             {"nodes": [PRODUCT], "weights": [onnx.TensorProto(name="w", dims=[-8, 9], data_type=1)]},
             "none has",
         ),
-        ({"nodes": [node("SequenceEmpty", "")]}, "operator of ONNX"),
+        ({"nodes": [node("StringConcat", "x x")]}, "operator of ONNX"),
+        ({"nodes": [node("NonZero", "x")]}, "only a run knows how many"),
         ({"nodes": [PRODUCT], "weights": [weight("w", 9, 9)]}, "does not take inputs"),
     ],
 )

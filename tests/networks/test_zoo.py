@@ -17,8 +17,14 @@ from neuralpower.errors import ModelError
 from neuralpower.networks.zoo import ZOO, base, zoo_entry, zoo_model
 from neuralpower.networks.zoo.blocks import Activation, relu
 from neuralpower.networks.zoo.composed import CLASSES, SORTS, composed_inputs
-from neuralpower.networks.zoo.mobilenet import SqueezeExcite, hard_swish, inverted_residual, relu6, swish
-from neuralpower.networks.zoo.shufflenet import Shuffle
+from neuralpower.networks.zoo.mobilenet import (
+    Shuffle,
+    SqueezeExcite,
+    hard_swish,
+    inverted_residual,
+    relu6,
+    swish,
+)
 
 BATCH_SIZE = 2
 

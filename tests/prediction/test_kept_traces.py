@@ -12,7 +12,11 @@ import pytest
 
 import neuralpower
 from neuralpower.files.cache import ANSWERS, SWITCH, TRACES
+from neuralpower.learn.predictor_lookup import chosen
+from neuralpower.prediction import kept, kept_sizes
+from neuralpower.prediction.request import Request
 from neuralpower.trace import follow
+from neuralpower.trace.followed import Recorded
 from tests.networks.test_diffusion import folder
 from tests.program import done
 
@@ -76,7 +80,7 @@ def test_a_file_that_is_cut_off_is_as_none(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv(SWITCH, str(tmp_path))
     first = answer(*QUESTIONS[0], "--device", "h100")
     files = list((tmp_path / TRACES).iterdir())
-    assert len(files) == 2
+    assert len(files) == 3  # of the network, of the pass, and of other batches
     for file in files:
         data = json.loads(file.read_text())
         if "packed" in data["answer"]:
@@ -93,3 +97,45 @@ def test_a_sweep_of_devices_follows_each_size_once() -> None:
     assert (len(found.points), found.traces) == (18, 3)
     steps = neuralpower.sweep("zoo:deep_mnist", device=devices, batch_size=[1, 8, 32], phase="training")
     assert (len(steps.points), steps.traces) == (18, 3)
+
+
+SIZED = (
+    (("gpt2?num_hidden_layers=2", "--phase", "decode", "--context", "64"), ("--context", "700", "-b", "24")),
+    (("gpt2?num_hidden_layers=2", "--phase", "decode", "--context", "64"), ("--context", "333")),
+    (("gpt2?num_hidden_layers=2", "--phase", "prefill", "--prompt", "32", "-b", "4"), ("--prompt", "45")),
+    (("zoo:deep_mnist",), ("-b", "3")),
+    (("zoo:deep_mnist", "--phase", "training"), ("-b", "48")),
+)
+
+
+@pytest.mark.parametrize(("first", "then"), SIZED, ids=str)
+def test_another_size_is_answered_as_without_the_cache(
+    first: tuple[str, ...], then: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = answer(*first, *then, "--device", "l40s", "--no-cache")
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    monkeypatch.setattr(kept, "SOON_S", 60.0)
+    answer(*first, "--device", "h100")
+    monkeypatch.setattr(follow, "record", None)  # which nothing calls
+    assert answer(*first, *then, "--device", "l40s") == new
+
+
+def test_a_size_beyond_those_followed_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = answer("zoo:deep_mnist", "-b", "1000", "--device", "h100", "--no-cache")
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    answer("zoo:deep_mnist", "--device", "h100")
+    assert answer("zoo:deep_mnist", "-b", "1000", "--device", "h100") == new
+
+
+def test_passes_that_differ_in_more_than_forms_have_no_function() -> None:
+    passes = {(b, None): recorded(b) for b in (2, 3, 5, 11)}
+    assert kept_sizes.solved(passes, "cudnn") is not None
+    passes[(11, None)] = recorded(12)
+    assert kept_sizes.solved(passes, "cudnn") is None
+
+
+def recorded(batch: int) -> Recorded:
+    """A small network's pass."""
+    asked = Request("zoo:deep_mnist", batch)
+    question = asked.question(chosen("h100").platform)
+    return follow.record(asked.asked(asked.source(), question.run), question)

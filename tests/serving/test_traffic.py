@@ -25,6 +25,7 @@ from neuralpower.report.served import plan_page, plan_table, traffic_page, traff
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Target
 from neuralpower.serving.policies import host_of
+from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import Traffic, served_at
 from neuralpower.serving.workload import drawn
 
@@ -343,10 +344,26 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
     predictor = neuralpower.load("h100-sxm").predictor
     workload = drawn(30, 64, 8, rate=50.0)
     first = deployed(MIXTURE, predictor, **SIZES)
-    monkeypatch.setattr("neuralpower.serving.deployment._made", lambda *_: pytest.fail("traced again"))
+    monkeypatch.setattr("neuralpower.serving.deployment._formed", lambda *_: pytest.fail("traced again"))
     again = deployed(MIXTURE, predictor, **SIZES)
     assert again.surface.prompts == first.surface.prompts and again.surface.decodes == first.surface.decodes
     assert again.engine == first.engine and again.cache_bytes == first.cache_bytes
     assert again.load(workload, 50.0).latency_s == first.load(workload, 50.0).latency_s
+    other = deployed(
+        MIXTURE, neuralpower.load("h200").predictor, **SIZES
+    )  # another device has the same forms
+    assert other.surface.decodes == first.surface.decodes and other.engine.blocks > first.engine.blocks
+    assert other.load(workload, 50.0).latency_s != first.load(workload, 50.0).latency_s
     with pytest.raises(pytest.fail.Exception, match="traced again"):
-        deployed(MIXTURE, predictor, **{**SIZES, "longest": 2_000})
+        deployed(MIXTURE, predictor, **SIZES, layout=Layout(tensor=2), cluster=cluster_of("2xh100-sxm"))
+
+
+def test_steps_of_several_layouts_priced_at_once_take_what_each_takes() -> None:
+    predictor = neuralpower.load("h100-sxm").predictor
+    steps = [Step(chunks=((300, 0),)), Step(contexts=(100, 900)), Step(contexts=(50,) * 20)]
+    parts = [
+        deployed(name, predictor, **SIZES).surface
+        for name in (MIXTURE, MIXTURE.replace("layers=2", "layers=3"))
+    ]
+    for surface, found in zip(parts, priced([(one, steps) for one in parts]), strict=True):
+        assert found.runtime_s == pytest.approx(surface.at(steps).runtime_s, rel=1e-9)

@@ -697,7 +697,7 @@ def test_a_steps_slow_down_is_that_of_all_its_layers(
 
     def timed(calls: list[Call], *_: object, **__: object) -> list[Timing]:
         calls[0]()
-        return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)]
+        return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, (), 0.0)]
 
     monkeypatch.setattr(evaluation, "time_calls", timed)
     (e,) = evaluate(
@@ -715,7 +715,7 @@ def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[
     paces = iter(rounds)
 
     def timed(*_: object, **__: object) -> list[Timing]:
-        return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)]
+        return [Timing((pace,), pace, pace, pace, 0.0, (), 0.0) for pace in next(paces)]
 
     monkeypatch.setattr(evaluation, "time_calls", timed)
     return paces
@@ -758,7 +758,7 @@ def test_what_fails_when_it_is_measured_once_more_was_measured(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = [RuntimeError("no memory is left")]
-    timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], lost, lost])
+    timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, (), 0.0)], lost, lost])
     monkeypatch.setattr(evaluation, "time_calls", lambda *_, **__: next(timings))
     here = dataclasses.replace(
         learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)

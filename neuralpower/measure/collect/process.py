@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from neuralpower.devices.host import card_uuid, index_of, worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
+from neuralpower.files import locks
 from neuralpower.measure import NETWORK_ROUNDS, ROUNDS
 from neuralpower.measure.collect.schedule import NETWORK, POWER, Batch, Task
 from neuralpower.measure.meters.base import no_power
@@ -213,23 +213,24 @@ class DeviceLock:
     def _locked(self, descriptor: int) -> None:
         where = f"host {socket.gethostname()}, device {self.device}"
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.take(descriptor)
         except BlockingIOError:
             if not self.wait:
                 raise InputError(
                     f"{where}: another collection is measuring on it; wait for it, or add --wait-for-device"
                 ) from None
             self.say(f"{where}: waiting for another collection to end")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locks.take(descriptor, wait=True)
 
 
 def _opened(path: Path) -> int:
     """The file, also another user's: to read it is enough to lock it. Raises OSError."""
+    no_link = getattr(os, "O_NOFOLLOW", 0)
     with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        return os.open(path, os.O_RDONLY | no_link)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | no_link, 0o644)
     with contextlib.suppress(OSError):  # another made it in between
-        os.fchmod(descriptor, 0o644)  # whatever the umask
+        path.chmod(0o644)  # whatever the umask
     return descriptor
 
 
@@ -247,8 +248,6 @@ TRIED_TWICE = (*SUSPECT, "crashed")
 
 
 class Executor(Protocol):
-    """The place where measuring processes run."""
-
     @property
     def lanes(self) -> int:
         """Batches that are measured at the same time."""

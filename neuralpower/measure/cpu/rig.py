@@ -11,6 +11,7 @@ import torch
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
 from neuralpower.measure import ROUNDS
+from neuralpower.measure.cpu.heap import fresh_s_per_byte, keep_heap
 from neuralpower.measure.cpu.timer import Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
@@ -68,8 +69,9 @@ class CpuRig:
         self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:
-        """The processor as the operating system describes it."""
-        return {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
+        """The processor as the operating system describes it, and what fresh memory costs under glibc."""
+        described = {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
+        return {**described, "fresh_s_per_byte": fresh_s_per_byte() if keep_heap() else None}
 
     def is_lost(self) -> bool:
         """Never: without it nothing would run."""

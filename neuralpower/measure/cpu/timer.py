@@ -22,14 +22,13 @@ all caches (`power_columns`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import math
 import random
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +51,7 @@ from neuralpower.measure.calls import (
     step_of,
     warm_of,
 )
+from neuralpower.measure.cpu.heap import keep_heap
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import UNKNOWN, Clock, Known, PowerWindow, measure_power
 from neuralpower.networks.users_code import raised, users_code
@@ -82,7 +82,7 @@ class Timing:
     sentinel_s: float  # 10th percentile of the sentinel's times in this call's rounds: the machine's speed
     sentinel_slowdown: float  # their median over the 10th percentile of all its times since the start
     switches_per_call: float
-    faults_per_call: float
+    faults: tuple[int, ...]  # page faults of each sample
     steal: float  # share of the machine's time that others took
     start_s: float = 0.0  # of autograd, which is not in the samples of a backward pass
     sentinel_again_s: float | None = None  # as `sentinel_s`, of the second of its two calls in a row
@@ -91,6 +91,21 @@ class Timing:
     def runtime_s(self) -> float:
         """The 10th percentile: a shared machine only ever gets slower."""
         return float(np.percentile(self.samples_s, 10))
+
+    @property
+    def faults_per_call(self) -> float:
+        """Page faults of a call."""
+        return sum(self.faults) / max(len(self.faults), 1)
+
+    def at_mean_faults(self, fault_s: float) -> Timing:
+        """Each sample as if it had had as many page faults as all have on average, of `fault_s` each.
+
+        A loop pays for all faults, but a pass for many or few, by chance of the heap: a low percentile would
+        choose passes with few.
+        """
+        mean, least = self.faults_per_call, min(self.samples_s)
+        evened = (s + (mean - n) * fault_s for s, n in zip(self.samples_s, self.faults, strict=True))
+        return replace(self, samples_s=tuple(max(sample_s, least) for sample_s in evened))
 
     @property
     def noisy(self) -> bool:
@@ -210,21 +225,6 @@ def prepare_process(threads: int) -> None:
     keep_heap()
 
 
-def keep_heap() -> bool:
-    """Have glibc keep freed memory instead of giving it back; False where the C library is another.
-
-    A fresh process pays for a page fault per 4 KiB whenever its heap has shrunk or a tensor is mapped afresh,
-    depending on all that it allocated before: the same forward pass took 68 or 124 ms. A process that keeps
-    its memory, as with a caching allocator, pays once; only that is a property of the network.
-    """
-    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX of malloc.h
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    return bool(mallopt(mmap_max, 0)) and bool(mallopt(trim_threshold, -1))
-
-
 @dataclass
 class _Sampled:
     """A call that ran, and the results of its rounds."""
@@ -234,7 +234,7 @@ class _Sampled:
     first_s: float
     samples_s: list[float] = field(default_factory=list)
     switches: int = 0
-    faults: int = 0
+    faults: list[int] = field(default_factory=list)
 
     @property
     def slow(self) -> bool:
@@ -260,7 +260,7 @@ class _Sampled:
             after = resource.getrusage(resource.RUSAGE_SELF)
         self.samples_s.append((end - start) / 1e9)
         self.switches += after.ru_nivcsw > before.ru_nivcsw
-        self.faults += after.ru_minflt - before.ru_minflt
+        self.faults.append(after.ru_minflt - before.ru_minflt)
 
     def timing(self, speeds: np.ndarray, usual_s: float, steal: float, autograd: Autograd | None) -> Timing:
         """Its times; `speeds` [calls, 2]: the sentinel's in its rounds (s), `usual_s`: its usual time."""
@@ -272,7 +272,7 @@ class _Sampled:
             float(np.percentile(speeds[:, 0], 10)),
             float(np.median(speeds[:, 0])) / usual_s,
             self.switches / len(self.samples_s),
-            self.faults / len(self.samples_s),
+            tuple(self.faults),
             steal,
             start_s,
             float(np.percentile(speeds[:, 1], 10)),

@@ -124,7 +124,6 @@ class CudaTiming:
 
     @property
     def throttled(self) -> bool:
-        """Whether heat slowed the device down."""
         return self.before.throttled or self.after.throttled
 
     def to_row(self) -> dict[str, Any]:

@@ -101,7 +101,6 @@ class AmdMeter(Meter):
         return [Reading("board", energy_j, watts, middle)]
 
     def close(self) -> None:
-        """End the library's use."""
         if self.begun:
             self.begun = False
             self.library.amdsmi_shut_down()

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.arguments import (
-    decisions,
     images,
     perceiver,
-    regions,
     sound,
     text,
     time_series,
@@ -30,9 +28,7 @@ MAKERS: Makers = {
     **text.MAKERS,
     **images.MAKERS,
     **sound.MAKERS,
-    **regions.MAKERS,
     **time_series.MAKERS,
-    **decisions.MAKERS,
     **perceiver.MAKERS,
 }
 SOUND = {"input_values", "input_features", "spectrogram"}

@@ -1,4 +1,4 @@
-"""Arguments that hold images and video: pixels, patches, and the layout of patches."""
+"""Arguments that hold images and video: pixels, patches and their layout, and regions next to a text."""
 
 from __future__ import annotations
 
@@ -144,6 +144,27 @@ def spatial_shapes(forward: Forward) -> Tensor:
     return torch.full((forward.batch, 2), math.isqrt(_patches(forward)))
 
 
+# ---- Arguments that hold regions of an image, which a detector found, next to a text ----
+
+
+REGIONS = 36  # detected regions that LXMERT and VisualBERT read next to the text
+
+
+def visual_feats(forward: Forward) -> Tensor:
+    """LXMERT's region features [batch, regions, width]."""
+    return forward.floats(REGIONS, forward.integer("visual_feat_dim") or 2048)
+
+
+def visual_pos(forward: Forward) -> Tensor:
+    """LXMERT's boxes of the regions [batch, regions, 4]."""
+    return forward.floats(REGIONS, forward.integer("visual_pos_dim") or 4)
+
+
+def visual_embeds(forward: Forward) -> Tensor:
+    """VisualBERT's region embeddings [batch, (choices,) regions, width]."""
+    return forward.floats(*forward.choices, REGIONS, forward.integer("visual_embedding_dim") or 512)
+
+
 MAKERS: Makers = {
     "pixel_values": pixel_values,
     "pixel_values_videos": pixel_values,
@@ -154,4 +175,7 @@ MAKERS: Makers = {
     "merge_sizes": merge_sizes,
     "pixel_attention_mask": pixel_attention_mask,
     "spatial_shapes": spatial_shapes,
+    "visual_feats": visual_feats,
+    "visual_pos": visual_pos,
+    "visual_embeds": visual_embeds,
 }

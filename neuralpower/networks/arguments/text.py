@@ -82,13 +82,13 @@ def _vocabulary(forward: Forward) -> int:
 
 def _special_ids(*configs: Any) -> set[int]:
     """Ids that a configuration gives a meaning to: padding, start, end, mask, image and the like."""
-    found: set[int] = set()
+    ids_taken: set[int] = set()
     for config in configs:
         for name, value in vars(config).items():
             if name.endswith(("_token_id", "_token_index")):
                 values = value if isinstance(value, (list, tuple)) else (value,)
-                found.update(v for v in values if isinstance(v, int) and not isinstance(v, bool))
-    return found
+                ids_taken.update(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+    return ids_taken
 
 
 def _codebooks(forward: Forward) -> int:

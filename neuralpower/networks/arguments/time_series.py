@@ -1,4 +1,4 @@
-"""Arguments that hold a time series: its past, what is known of each step, and what is missing."""
+"""Arguments that hold a series: its past and what is known of it, or a history for decision transformers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,45 @@ def freq(forward: Forward) -> Tensor:
     return torch.zeros(forward.batch, 1, dtype=torch.long)
 
 
+# ---- Arguments of a decision transformer: a history of states, actions and rewards ----
+
+
+STEPS = 20  # of states, actions and rewards: K in OpenAI Gym (arXiv 2106.01345)
+
+
+def _steps(forward: Forward) -> int:
+    return forward.request.seq_len or STEPS
+
+
+def states(forward: Forward) -> Tensor:
+    """Observed states [batch, steps, width]."""
+    return forward.floats(_steps(forward), forward.integer("state_dim") or 17)
+
+
+def actions(forward: Forward) -> Tensor:
+    """Actions taken [batch, steps, width]."""
+    return forward.floats(_steps(forward), forward.integer("act_dim") or 4)
+
+
+def rewards(forward: Forward) -> Tensor:
+    """Rewards, or returns to go [batch, steps, 1]."""
+    return forward.floats(_steps(forward), 1)
+
+
+def timesteps(forward: Forward) -> Tensor:
+    """Time steps [batch, steps]."""
+    return torch.arange(_steps(forward)).repeat(forward.batch, 1)
+
+
 MAKERS: Makers = {
     "past_values": past_values,
     "past_time_features": past_time_features,
     "past_observed_mask": past_observed_mask,
     "past_values_padding": past_values_padding,
     "freq": freq,
+    "states": states,
+    "actions": actions,
+    "rewards": rewards,
+    "returns_to_go": rewards,
+    "timesteps": timesteps,
 }

@@ -31,8 +31,6 @@ _NUMBERED = re.compile(r"^([a-z]{2,})(\d.*)$")  # "llama3.1", but not "v3" or "a
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One model."""
-
     name: str
     task: str
     parameters: int  # as its maker prints them
@@ -51,7 +49,6 @@ class Entry:
 
 @functools.cache
 def catalogue() -> Mapping[str, Entry]:
-    """All models by name."""
     return {file.stem: _read(file) for file in sorted(Path(__file__).parent.glob("*.json"))}
 
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuralpower.errors import ModelError, NeuralPowerError, quoted, unknown
-from neuralpower.networks.onnx_files.operators import OPERATORS, Call
+from neuralpower.networks.onnx_files.operators import Call
 from neuralpower.networks.onnx_files.patterns import put_together
+from neuralpower.networks.onnx_files.rare import OPERATORS
 from neuralpower.networks.onnx_files.reading import Graph, Node, Weight
 
 SIZES = frozenset(("Shape", "Size"))  # operators whose result follows from sizes alone

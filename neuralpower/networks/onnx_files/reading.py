@@ -156,7 +156,11 @@ class _Reader:
     def graph(self, proto: Any, outer: frozenset[str] = frozenset()) -> Graph:
         weights = tuple(self.weight(one) for one in proto.initializer)
         named = {one.name for one in weights}
-        inputs = tuple(self.input(one) for one in proto.input if one.name not in named)
+        inputs = tuple(
+            Input(one.name, (), "") if outer else self.input(one)
+            for one in proto.input
+            if one.name not in named
+        )
         made = outer | named | {one.name for one in inputs}
         nodes = []
         for node in proto.node:

@@ -180,7 +180,6 @@ def copied(x: Tensor, group: Group) -> Tensor:
 
 
 def reduced(x: Tensor, group: Group) -> Tensor:
-    """The sum over the ranks."""
     return _called(_Reduce, x, group)
 
 

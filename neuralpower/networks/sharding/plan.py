@@ -90,7 +90,6 @@ def own_plan(module: nn.Module, patterns: Mapping[str, Any], source: str) -> Pla
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names a path."""
     parts, own = pattern.split("."), path.split(".")
     return len(parts) == len(own) and all(
         re.fullmatch(re.escape(part).replace(r"\*", ".*"), one) for part, one in zip(parts, own, strict=True)
@@ -99,15 +98,15 @@ def matches(pattern: str, path: str) -> bool:
 
 def patterns_of(module: nn.Module, name: str) -> Mapping[str, Any]:
     """The plan that a module says as its attribute `tp_plan` or `ep_plan`, as those of transformers do."""
-    found = getattr(module, name, None)
-    if found is None:
+    patterns = getattr(module, name, None)
+    if patterns is None:
         return {}
-    if not isinstance(found, Mapping):
+    if not isinstance(patterns, Mapping):
         raise InputError(
-            f"{name} of {type(module).__name__} is a {type(found).__name__}; "
+            f"{name} of {type(module).__name__} is a {type(patterns).__name__}; "
             "give a mapping of modules to styles, such as {'up': 'colwise', 'down': 'rowwise'}"
         )
-    return found
+    return patterns
 
 
 def _parameters(module: nn.Module) -> dict[str, Any]:
@@ -121,12 +120,12 @@ def pattern_of(path: str) -> str:
 
 def whole_parts(module: nn.Module, split: set[int]) -> Iterator[tuple[str, int]]:
     """(Pattern, numbers) of modules whose matrices stay whole on every rank; `split`: ids of the others."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     seen = set(split)
     for path, part in module.named_modules():
         own = [p for p in part.parameters(recurse=False) if p.dim() > 1 and id(p) not in seen]
         seen.update(map(id, own))
         if own:
             pattern = pattern_of(path)
-            found[pattern] = found.get(pattern, 0) + sum(p.numel() for p in own)
-    yield from sorted(found.items(), key=lambda item: -item[1])
+            counts[pattern] = counts.get(pattern, 0) + sum(p.numel() for p in own)
+    yield from sorted(counts.items(), key=lambda item: -item[1])

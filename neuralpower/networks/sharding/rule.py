@@ -98,20 +98,20 @@ def by_rule(
     seen = _Followed(module)
     if not _runs(module, inputs, seen):
         return {}, []
-    found: dict[str, styles.Style] = {}
+    entries: dict[str, styles.Style] = {}
     finish: list[Callable[[], None]] = []
     for sources, target in seen.pairs():
         fits = all(seen.features[source] // seen.packed.get(source, 1) % ranks == 0 for source in sources)
         if fits and not known.keys() & {*sources, target}:
-            found |= _pair(seen.products, sources, target, seen.packed)
-    for paths in seen.attention({**found, **known}).values():
+            entries |= _pair(seen.products, sources, target, seen.packed)
+    for paths in seen.attention({**entries, **known}).values():
         if asked.use == ENGINE:
             _check_heads(module, paths[0], ranks)
         trial = _attention(module, paths, seen, ranks, inputs)
         if trial is not None:
-            found |= _styles(paths, seen)
+            entries |= _styles(paths, seen)
             finish.append(partial(trial.finish, paths))
-    return found, finish
+    return entries, finish
 
 
 def _check_heads(module: nn.Module, path: str, ranks: int) -> None:
@@ -306,14 +306,14 @@ def _attention(
 
 
 def _styles(paths: Sequence[str], seen: _Followed) -> dict[str, styles.Style]:
-    found: dict[str, styles.Style] = {}
+    entries: dict[str, styles.Style] = {}
     for path in paths:
         inside = seen.inside(path)
         sources, target = seen.columns(inside), inside[-1]
-        found |= _pair(seen.products, sources, target)
+        entries |= _pair(seen.products, sources, target)
         latents = {*inside} & seen.before[target] - {*sources}  # with rotated keys
-        found |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
-    return found
+        entries |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
+    return entries
 
 
 def _shape_after(module: nn.Module, part: nn.Module, inputs: Inputs) -> list[torch.Size] | None:

@@ -26,19 +26,19 @@ def between(module: nn.Module, entries: Mapping[str, styles.Style]) -> dict[str,
     sizes of its input before its products run; before the products where these stand in a block itself.
     """
     blocks = {f"{path}.{place}" for path, stack in _stacks(module, entries) for place in range(len(stack))}
-    found = dict(entries)
-    for path, one in entries.items():
+    changed = dict(entries)
+    for path, entry in entries.items():
         if not any(path.startswith(f"{block}.") for block in blocks):
             continue
         parent = path.rpartition(".")[0]
-        if styles.is_rows(one):
-            found[path] = replace(one, returns=BETWEEN)
-        elif styles.is_columns(one) and parent in blocks:
-            found[path] = replace(one, given=BETWEEN)
-        elif styles.is_columns(one) and isinstance(module.get_submodule(parent), nn.Module):
-            found[path] = replace(one, sums=False)
-            found.setdefault(parent, styles.GATHERING)
-    return found
+        if styles.is_rows(entry):
+            changed[path] = replace(entry, returns=BETWEEN)
+        elif styles.is_columns(entry) and parent in blocks:
+            changed[path] = replace(entry, given=BETWEEN)
+        elif styles.is_columns(entry) and isinstance(module.get_submodule(parent), nn.Module):
+            changed[path] = replace(entry, sums=False)
+            changed.setdefault(parent, styles.GATHERING)
+    return changed
 
 
 def split_tokens(module: nn.Module, rank: Rank, entries: Mapping[str, styles.Style]) -> None:

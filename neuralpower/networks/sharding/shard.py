@@ -133,7 +133,7 @@ def _with_experts(module: nn.Module, plan: Plan, layout: Layout) -> Plan:
 
 def _stacked(module: nn.Module) -> dict[str, styles.Style]:
     """Styles for modules whose weights are stacked by expert, where no plan says it."""
-    found = {}
+    entries = {}
     for path, part in module.named_modules():
         count = getattr(part, "num_experts", None)
         own = dict(part.named_parameters(recurse=False))
@@ -142,18 +142,18 @@ def _stacked(module: nn.Module) -> dict[str, styles.Style]:
             and all(p.dim() > 1 and p.shape[0] == count for p in own.values())
             and max(p.dim() for p in own.values()) > 2
         ):
-            found[path] = styles.style_named("ep_dispatch_experts")
-            found |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in own}
-    return found
+            entries[path] = styles.style_named("ep_dispatch_experts")
+            entries |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in own}
+    return entries
 
 
 def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
     """Attach the exchanges, which read full sizes, then shrink parameters."""
     modules = dict(module.named_modules(remove_duplicate=False))
-    for path, one in plan.entries.items():
+    for path, entry in plan.entries.items():
         if path in modules:
-            styles.attached(modules[path], one, work.rank)
-    for path, one in plan.entries.items():
+            styles.attached(modules[path], entry, work.rank)
+    for path, entry in plan.entries.items():
         if path in modules:
             part, own = modules[path], [*modules[path]._parameters]
             parameters = [name for name in own if part._parameters[name] is not None]
@@ -161,10 +161,10 @@ def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
         else:
             parent, _, name = path.rpartition(".")
             part, owner, parameters = modules[parent], modules[parent], [name]
-        if path in modules and one.experts:
+        if path in modules and entry.experts:
             continue
         for name in parameters:
-            _shrink(path, part, owner, name, one, work, plan.rows.get(path))
+            _shrink(path, part, owner, name, entry, work, plan.rows.get(path))
     for path, count in work.repeated.items():
         heads.group_heads(modules[path], work.rank.tensor.ranks, count)
     for finish in plan.finish:

@@ -96,30 +96,31 @@ def style_named(name: str) -> Style:
 
 
 def names() -> Mapping[str, Style]:
-    """All styles by name."""
     return _STYLES
 
 
-def attach_placements(module: nn.Module, one: Style, rank: Rank) -> None:
+def attach_placements(module: nn.Module, style: Style, rank: Rank) -> None:
     """Hooks that turn the first input and the output of a module as its style says."""
     group = rank.tensor
-    takes_part = one.sums and (one.axis is not _none or one.given == BETWEEN)
+    takes_part = style.sums and (style.axis is not _none or style.given == BETWEEN)
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return rank.first(args, kwargs, lambda x: rank.shared(x, rank.laid(one.given), one.reads, takes_part))
+        return rank.first(
+            args, kwargs, lambda x: rank.shared(x, rank.laid(style.given), style.reads, takes_part)
+        )
 
     width = getattr(module, "out_features", getattr(module, "embedding_dim", None))
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
         return rank.outputs(
-            output, lambda x: _cut(turned(x, one.makes, rank.laid(one.returns), group), width)
+            output, lambda x: _cut(turned(x, style.makes, rank.laid(style.returns), group), width)
         )
 
-    gathers_last = one.makes == -1 and one.returns == WHOLE
+    gathers_last = style.makes == -1 and style.returns == WHOLE
     width = width if gathers_last else None
-    if not one.experts and one.axis is not first_axis:  # ids are not turned
+    if not style.experts and style.axis is not first_axis:  # ids are not turned
         module.register_forward_pre_hook(before, with_kwargs=True)
-    if one.makes != one.returns:
+    if style.makes != style.returns:
         module.register_forward_hook(after)
 
 

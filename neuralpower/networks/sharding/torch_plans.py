@@ -122,7 +122,7 @@ def distributed_plan(module: nn.Module) -> dict[str, Style]:
     Raises:
         InputError: a mesh of several axes, or parameters split along an axis that no style has.
     """
-    found: dict[str, Style] = {}
+    entries: dict[str, Style] = {}
     for path, part in module.named_modules():
         placed = {
             name: laid(p.placements)
@@ -133,7 +133,7 @@ def distributed_plan(module: nn.Module) -> dict[str, Style]:
             continue
         one = _style_of(path, part, placed)
         if one is not None:
-            found[path] = one
+            entries[path] = one
         for name in placed:
             p: Any = part._parameters[name]
             whole = torch.empty(p.shape, dtype=p.dtype, device="meta")
@@ -142,7 +142,7 @@ def distributed_plan(module: nn.Module) -> dict[str, Style]:
             for key, hook in [*hooks.items()]:
                 if str(getattr(hook, "__module__", "")).startswith("torch.distributed"):
                     del hooks[key]
-    return found
+    return entries
 
 
 def _style_of(path: str, part: nn.Module, placed: dict[str, Placement]) -> Style | None:

@@ -30,7 +30,7 @@ class Vocabulary:
         if ranks == 1 or use == INFERENCE:
             return cls()
         head, table = _part(module, "get_output_embeddings"), _part(module, "get_input_embeddings")
-        found: dict[str, styles.Style] = {}
+        entries: dict[str, styles.Style] = {}
         rows: dict[str, int] = {}
         paths = {id(part): path for path, part in module.named_modules()}
         for part, kind, one in (
@@ -39,9 +39,9 @@ class Vocabulary:
         ):
             if isinstance(part, kind) and type(part).forward is kind.forward and id(part) in paths:
                 path = paths[id(part)]
-                found[path] = one
+                entries[path] = one
                 rows[path] = _rows(int(part.weight.shape[0]), ranks, use)
-        return cls(found, rows)
+        return cls(entries, rows)
 
 
 def _part(module: nn.Module, name: str) -> Any:

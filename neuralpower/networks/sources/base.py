@@ -52,17 +52,17 @@ class Given:
     @cached_property
     def overrides(self) -> dict[str, Any]:
         """`?a=1&b.c=x` -> {"a": 1, "b.c": "x"}: values are JSON, or else strings; raises ModelError."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for part in self.query.split("&") if "?" in self.text else ():
             key, equals, value = part.partition("=")
             if not key or not equals:
                 way_out = "write MODEL?field=value&field=value"
                 raise ModelError(f"override {part!r} of {self.text!r} is not field=value; {way_out}")
             try:
-                found[key] = json.loads(value)
+                values[key] = json.loads(value)
             except (ValueError, RecursionError):  # also digits without end, and lists in lists
-                found[key] = value
-        return found
+                values[key] = value
+        return values
 
 
 Make = Callable[[Given], "Source"]

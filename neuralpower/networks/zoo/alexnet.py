@@ -7,6 +7,7 @@ first convolution; Overfeat is the fast network of arXiv 1312.6229, with dropout
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from torch import nn
@@ -62,3 +63,27 @@ def overfeat(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 231, 231] -> [batch, classes]."""
     features = convolutions((96, 256, 512, 1024, 1024), (2, 2), padding=0)
     return flat_classified(features, wide_classifier(36864, 3072, 4096, classes))
+
+
+# ---- VGG (Simonyan and Zisserman, arXiv 1409.1556), without batch normalisation ----
+
+
+WIDTHS = (64, 128, 256, 512, 512)
+CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+def vgg(convolutions: Sequence[int], classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]; 3x3 convolutions before each of the five poolings."""
+    features = nn.Sequential()
+    channels = 3
+    for stage, (count, width) in enumerate(zip(convolutions, WIDTHS, strict=True), start=1):
+        for number in range(1, count + 1):
+            features.add_module(f"conv{stage}_{number}", nn.Conv2d(channels, width, 3, padding=1))
+            features.add_module(f"relu{stage}_{number}", relu())
+            channels = width
+        features.add_module(f"pool{stage}", nn.MaxPool2d(2))
+    return flat_classified(features, wide_classifier(channels * 7 * 7, 4096, 4096, classes))
+
+
+for _depth, _convolutions in CONVOLUTIONS.items():
+    zoo_model(f"vgg{_depth}", title=f"VGG{_depth}", input_shape=(3, 224, 224))(partial(vgg, _convolutions))

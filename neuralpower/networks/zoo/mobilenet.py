@@ -10,10 +10,20 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
-from neuralpower.networks.zoo.blocks import Activation, Residual, conv_unit, named, pooled_classifier, relu
+from neuralpower.networks.zoo.blocks import (
+    Activation,
+    Branches,
+    Residual,
+    conv_unit,
+    named,
+    pooled_classifier,
+    rectified,
+    relu,
+)
 
 
 class Stage(NamedTuple):
@@ -219,3 +229,93 @@ def mobilenet_v3_large(classes: int = 1000) -> nn.Module:
         last=unit(160, 960),
         classifier=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *hidden, nn.Linear(1280, classes)),
     )
+
+
+# ---- ShuffleNet v2 (Ma and others, arXiv 1807.11164) ----
+
+
+UNITS = (4, 8, 4)
+WIDTHS = (116, 232, 464)
+"""Channels of the three stages at width 1.0."""
+
+
+def right_branch(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    """1x1, depthwise 3x3 and 1x1 convolution."""
+    return named(
+        first=conv_unit(inputs, outputs),
+        depthwise=conv_unit(outputs, outputs, 3, stride, groups=outputs, activation=None),
+        last=conv_unit(outputs, outputs),
+    )
+
+
+class Shuffle(nn.Module):
+    """Interleaves the two halves of the channels, so that the next unit mixes them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [batch, channels, height, width] -> the same shape."""
+        batch, channels, height, width = x.shape
+        return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape)
+
+
+class SplitUnit(nn.Module):
+    """Leaves one half of the channels as it is and convolves the other, figure 3c."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.right = right_branch(channels // 2, channels // 2, stride=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [batch, channels, height, width] -> the same shape."""
+        left, right = x.chunk(2, dim=1)
+        return torch.cat((left, self.right(right)), dim=1)
+
+
+@zoo_model("shufflenet_v2", title="ShuffleNetV2 x1.0", input_shape=(3, 224, 224))
+def shufflenet_v2(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]."""
+    features = named(stem=conv_unit(3, 24, 3, 2), pool=nn.MaxPool2d(3, 2, padding=1))
+    channels = 24
+    for number, (units, width) in enumerate(zip(UNITS, WIDTHS, strict=True), start=1):
+        left = named(
+            depthwise=conv_unit(channels, channels, 3, 2, groups=channels, activation=None),
+            pointwise=conv_unit(channels, width // 2),
+        )
+        down = Branches(left, right_branch(channels, width // 2, stride=2))
+        stage = nn.Sequential(down, Shuffle())
+        for _ in range(units - 1):
+            stage.extend((SplitUnit(width), Shuffle()))
+        features.add_module(f"stage{number}", stage)
+        channels = width
+    features.add_module("last", conv_unit(channels, 1024))
+    return named(features=features, classifier=pooled_classifier(1024, classes))
+
+
+# ---- SqueezeNet 1.1 (Iandola and others, arXiv 1602.07360; 1.1 from its authors' repository) ----
+
+
+def fire(inputs: int, squeezed: int, expanded: int) -> nn.Module:
+    """A 1x1 convolution to `squeezed` channels, then 1x1 and 3x3 ones to `expanded` channels each."""
+    return named(
+        squeeze=rectified(inputs, squeezed),
+        expand=Branches(rectified(squeezed, expanded), rectified(squeezed, expanded, 3)),
+    )
+
+
+def pool() -> nn.Module:
+    """Halves the image and rounds up."""
+    return nn.MaxPool2d(3, 2, ceil_mode=True)
+
+
+@zoo_model("squeezenet", title="SqueezeNet 1.1", input_shape=(3, 224, 224))
+def squeezenet(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]."""
+    features = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, stride=2), relu(), pool()),
+        *(fire(64, 16, 64), fire(128, 16, 64), pool()),
+        *(fire(128, 32, 128), fire(256, 32, 128), pool()),
+        *(fire(256, 48, 192), fire(384, 48, 192), fire(384, 64, 256), fire(512, 64, 256)),
+    )
+    classifier = nn.Sequential(
+        *(nn.Dropout(), nn.Conv2d(512, classes, 1), relu()), *(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    )
+    return named(features=features, classifier=classifier)

@@ -28,7 +28,6 @@ unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=2e-5, momentum=0.9))
 
 
 def basic(inputs: int, stride: int, *, outputs: int, unit: Unit = unit) -> nn.Sequential:
-    """Two 3x3 convolutions."""
     return named(first=unit(inputs, outputs, 3, stride), second=unit(outputs, outputs, 3, activation=None))
 
 

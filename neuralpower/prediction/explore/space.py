@@ -44,6 +44,7 @@ Array = np.ndarray
 DEPTH = "num_hidden_layers"
 BATCH = "batch_size"
 FORMULA, TRACED = "formula", "traced"
+KEPT = "latency is of a process that keeps its memory; `predict` adds fresh memory"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def explore(
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis = np.full(count, FORMULA, dtype=object)
-    errors, traces, notes = dict[int, str](), 0, dict[str, None]()
+    errors, traces = dict[int, str](), 0
+    priced = predictor.hardware is not None and predictor.hardware.fresh_s_per_byte is not None
+    notes = dict.fromkeys([KEPT] if priced else [])
     framework = predictor.platform.framework
     recorded = Weighing(weights, predictor.hardware)
     known = {} if known is None else known

@@ -1,4 +1,4 @@
-"""Lifetimes of tensors -> how large a process's heap gets over passes or steps that allocate and free them.
+"""Lifetimes of tensors -> how large a heap gets over passes or steps, and what each fetches from the system.
 
 Small objects decide whether neighbouring holes join. `Habits` models them: objects that come and go with an
 operator call, that live as long as a tensor, or for a share of the step as autograd's nodes do, and those
@@ -13,10 +13,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from neuralpower.prediction.memory.glibc_allocator import Heap
 from neuralpower.trace.lifetimes import CACHE, INPUTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
 
+# before and while fresh memory is counted: some passes of a network fetch twice as much as others, by chance
+WARM_RUNS, COUNTED_RUNS = 2, 6
 RUNS = 3  # passes or steps: the first makes the optimizer's state, the second finds a heap with holes
 THRESHOLD = 1_925_120  # for mapping, after torch has been imported, as seen
 HOLES = 40  # of each size below, that importing leaves: small objects need not break into a tensor's hole
@@ -44,7 +47,29 @@ STEP = Habits((40, 24), 40, 1.0, 0.07)
 def heap_peak(storages: Sequence[Storage], habits: Habits) -> int:
     """Bytes that a process's memory grows by, at most, over `RUNS` passes or steps (one of a decoder)."""
     plan = _Plan(storages)
-    return round(fmean(_replayed(plan, habits, random.Random(seed)) for seed in range(habits.draws)))
+    peaks = []
+    for seed in range(habits.draws):
+        replay = _Replay(plan, habits, random.Random(seed))
+        peaks.append(replay.run(plan.runs).peak - replay.start)
+    return round(fmean(peaks))
+
+
+class Fetched(NamedTuple):
+    """What a repeated pass or step fetches from the system, on average, and the threshold that it raised."""
+
+    bytes: int
+    threshold_bytes: int
+
+
+def fetched(storages: Sequence[Storage], habits: Habits) -> Fetched:
+    """Fresh memory of each of many passes or steps, after the first ones."""
+    plan, heap, sizes = _Plan(storages), Heap(), []
+    for seed in range(habits.draws):
+        replay = _Replay(plan, habits, random.Random(seed))
+        before = replay.run(WARM_RUNS).fresh_bytes
+        heap = replay.run(COUNTED_RUNS)
+        sizes.append((heap.fresh_bytes - before) / COUNTED_RUNS)
+    return Fetched(round(fmean(sizes)), heap.threshold)
 
 
 class _Plan:
@@ -86,29 +111,43 @@ def _used_heap() -> Heap:
     return heap
 
 
-def _replayed(plan: _Plan, habits: Habits, draw: random.Random) -> int:
-    heap = _used_heap()
-    start = heap.bytes
-    living = {place: heap.tensor(plan.sizes[place]) for place in plan.before}
-    known: set[tuple[int, ...]] = set()  # convolutions
-    for run in range(plan.runs):
-        leaving: dict[int, list[int]] = defaultdict(list)
-        for call in range(plan.end + 1):
-            passing = [heap.small(size) for size in habits.passing]
-            copies = [_copies(heap, blocks, known) for blocks in plan.work[call]]
-            for place in plan.born[call]:
-                if run and place in plan.stays:
-                    continue
-                living[place] = heap.tensor(plan.sizes[place])
-                leaving[plan.deaths[place]].extend(heap.small(size) for size in BESIDE)
-            heap.free_all(copies)
-            if habits.share >= 1 or draw.random() < habits.share:
-                life = int(draw.expovariate(1 / (habits.life * plan.end)))
-                leaving[min(plan.end, call + life)].append(heap.small(habits.lasting_bytes))
-            heap.free_all(passing)
-            heap.free_all(living.pop(place, None) for place in plan.dead[call])
-            heap.free_all(leaving[call])
-    return heap.peak - start
+class _Replay:
+    """A process that runs a plan again and again."""
+
+    def __init__(self, plan: _Plan, habits: Habits, draw: random.Random) -> None:
+        self.plan, self.habits, self.draw = plan, habits, draw
+        self.heap = _used_heap()
+        self.start = self.heap.bytes
+        self.living = {place: self.heap.tensor(plan.sizes[place]) for place in plan.before}
+        self.known: set[tuple[int, ...]] = set()  # convolutions
+        self.first = True
+
+    def run(self, times: int) -> Heap:
+        """The heap after further runs."""
+        for _ in range(times):
+            leaving: dict[int, list[int]] = defaultdict(list)
+            for call in range(self.plan.end + 1):
+                self._call(call, leaving)
+            self.first = False
+        return self.heap
+
+    def _call(self, call: int, leaving: dict[int, list[int]]) -> None:
+        """One operator call; `leaving`: small objects of this run, by the call after which they go."""
+        heap, plan, habits = self.heap, self.plan, self.habits
+        passing = [heap.small(size) for size in habits.passing]
+        copies = [_copies(heap, blocks, self.known) for blocks in plan.work[call]]
+        for place in plan.born[call]:
+            if not self.first and place in plan.stays:
+                continue
+            self.living[place] = heap.tensor(plan.sizes[place])
+            leaving[plan.deaths[place]].extend(heap.small(size) for size in BESIDE)
+        heap.free_all(copies)
+        if habits.share >= 1 or self.draw.random() < habits.share:
+            life = int(self.draw.expovariate(1 / (habits.life * plan.end)))
+            leaving[min(plan.end, call + life)].append(heap.small(habits.lasting_bytes))
+        heap.free_all(passing)
+        heap.free_all(self.living.pop(place, None) for place in plan.dead[call])
+        heap.free_all(leaving[call])
 
 
 def _copies(heap: Heap, blocks: tuple[int, ...], known: set[tuple[int, ...]]) -> int | None:

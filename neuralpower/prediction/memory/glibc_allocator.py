@@ -55,6 +55,7 @@ class Heap:
         self.trim_bytes = 2 * threshold if threshold > THRESHOLD else THRESHOLD
         self.peak = 0  # the most bytes so far, of the heap and mapped
         self.mapped_bytes = 0
+        self.fresh_bytes = 0  # that the system has given so far, with pages that nobody wrote to
         self._mapped: dict[int, int] = {}
         self._handle = MAPPED
         self._top = self._end = self._touched = 0  # the chunk at the heap's end, its end, what was written to
@@ -204,6 +205,7 @@ class Heap:
         self._used[at] = chunk
         self._top += chunk
         if self._top > self._touched:
+            self.fresh_bytes += self._top - self._touched
             self._touched = self._top
             self.peak = max(self.peak, self.bytes)
         return at
@@ -213,6 +215,7 @@ class Heap:
         self._handle += 1
         self._mapped[self._handle] = size
         self.mapped_bytes += size
+        self.fresh_bytes += size
         self.peak = max(self.peak, self.bytes)
         return self._handle
 

@@ -80,17 +80,17 @@ class OverTime:
         return int(self.total[self.at])
 
 
-def over_time(one: Lived) -> OverTime:
+def over_time(lived: Lived) -> OverTime:
     """Memory over time; at the peak, its parts are those of `peak.memory_of`."""
-    storages, calls = steady(one.storages), one.calls + 1
+    storages, calls = steady(lived.storages), lived.calls + 1
     calls = max(calls, len(alive(storages)))
     parts = {part: alive([s for s in storages if s.part == part], calls) for part in PARTS}
-    parts[WORKSPACE] = parts[WORKSPACE] + sum(one.handles)
+    parts[WORKSPACE] = parts[WORKSPACE] + sum(lived.handles)
     tensors = np.sum([*parts.values()], axis=0)
     at = int(np.argmax(tensors))
-    if one.platform.allocator == CUDA:
+    if lived.platform.allocator == CUDA:
         held = replayed(
-            one.storages, handles=one.handles
+            lived.storages, handles=lived.handles
         ).reserved  # from the second step on: nothing goes back
         parts[KEPT] = np.maximum(held - tensors, 0)
     living = [s for s in storages if s.birth <= at and (s.death is None or at <= s.death)]
@@ -99,5 +99,4 @@ def over_time(one: Lived) -> OverTime:
 
 
 def fullest(some: Sequence[Lived]) -> Lived:
-    """The pass with the highest peak."""
     return max(some, key=lambda one: int(alive(steady(one.storages)).max()))

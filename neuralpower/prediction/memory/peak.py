@@ -235,7 +235,6 @@ def _between_offloads(storages: list[Storage], offload: str) -> list[list[Storag
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
-    """The peak of a training step."""
     return memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
 
 

@@ -152,18 +152,18 @@ class _History:
         return self._working[ask.call] if ask.place == WORK else self._frames[ask.place]
 
 
-def frames_of(one: Lived, storage: Storage) -> list[Frame]:
+def frames_of(lived: Lived, storage: Storage) -> list[Frame]:
     """The frames of what made a storage, the innermost first; lines count operator calls."""
     path, operator = storage.origin
     path = storage.name.rpartition(".")[0] if storage.name else path
     what = storage.name or operator or storage.part
-    part = one.part_at(storage.birth) if storage.birth else "before"
+    part = lived.part_at(storage.birth) if storage.birth else "before"
     outer = path.split(".") if path else []
     modules = [".".join(outer[:depth]) for depth in range(len(outer), 0, -1)]
     return [
-        _frame(f"{what} ({storage.part})", path or one.model, storage.birth),
-        *(_frame(module, one.model, 0) for module in modules),
-        _frame(part, one.model, 0),
+        _frame(f"{what} ({storage.part})", path or lived.model, storage.birth),
+        *(_frame(module, lived.model, 0) for module in modules),
+        _frame(part, lived.model, 0),
     ]
 
 

@@ -59,7 +59,7 @@ class Shared:
 
 
 def predict_layout(
-    found: Followed,
+    followed: Followed,
     predictor: Predictor,
     question: Question,
     *,
@@ -69,20 +69,22 @@ def predict_layout(
     """The prediction of a pass or a step on several devices.
 
     Args:
-        found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`. It serves all
-            layouts with the same tensor and expert ranks.
+        followed: one micro-batch of one rank's module, followed for `one_micro_batch(question)`. It serves
+            all layouts with the same tensor and expert ranks.
         predictor: of one of the devices.
         question: with the layout, the cluster, and in `recipe.accumulation` the micro-batches.
         model: its name.
-        shared: with those before, where several layouts of the same `found` and recipe are predicted.
+        shared: with those before, where several layouts of the same `followed` and recipe are predicted.
 
     Raises:
         InputError: the layout does not fit the cluster or the network.
     """
-    trace = found.trace if question.phase == TRAINING else found.work
-    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size, shared or Shared())
+    trace = followed.trace if question.phase == TRAINING else followed.work
+    one = _Composed(
+        trace, followed.lifetimes, predictor, question, followed.asked.batch_size, shared or Shared()
+    )
     prediction = one.prediction(model)
-    return replace(prediction, assumptions=(*prediction.assumptions, *found.notes))
+    return replace(prediction, assumptions=(*prediction.assumptions, *followed.notes))
 
 
 def predict_work(
@@ -137,7 +139,6 @@ class _Composed:
 
     @property
     def trains(self) -> bool:
-        """Whether it is a step of training."""
         return self.question.phase == TRAINING
 
     @property
@@ -216,11 +217,11 @@ class _Composed:
         exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
         factor = min(exposed / beside, 1.0) if beside else 1.0
         shown = [factor if task.stream else 1.0 for task in answer.tasks]
-        low, high = (bound / answer.busy[0] for bound in answer.busy[1:])
+        bounds = Interval(1.0, *(bound / answer.busy[0] for bound in answer.busy[1:]))
         busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
         return Whole(
-            _bounded(runtime_s, low, high),
-            _bounded(min(busy, runtime_s), low, high),
+            bounds.times(runtime_s),
+            bounds.times(min(busy, runtime_s)),
             repeats,
             shown,
             runtime_s - self.course.busy_s[rank],
@@ -257,14 +258,14 @@ class _Composed:
         assert self.lifetimes is not None  # the caller has checked it
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
-    def _parallel(self, found: Prediction, memories: Sequence[Memory | None]) -> Parallel:
+    def _parallel(self, prediction: Prediction, memories: Sequence[Memory | None]) -> Parallel:
         """What is said of all devices."""
-        layout, runtime = self.layout, found.runtime_s
+        layout, runtime = self.layout, prediction.runtime_s
         samples = self.batch_size * layout.data * self.count
         course, (cycle_s, idle_s) = self.course, self.course.cycle_s
-        rate = _rate(samples, _times(runtime, cycle_s / course.runtime_s))
+        rate = runtime.times(cycle_s / course.runtime_s).rate(samples)
         tokens = _tokens(self.trace)
-        training = found.training
+        training = prediction.training
         peak = training.peak_flops_per_s if training else None
         flops = self._model_flops * layout.tensor * layout.data
         return Parallel(
@@ -274,10 +275,10 @@ class _Composed:
             samples=samples,
             tokens=tokens * layout.data * self.count,
             communication_s=sum(timing.exchange_s(course.count) for timing in course.of_rank(course.slowest)),
-            exposed_s=_times(runtime, course.exposed_s / runtime.value),
+            exposed_s=runtime.times(course.exposed_s / runtime.value),
             bubble_s=max(course.runtime_s - course.busy_s[course.slowest], 0.0),
             samples_per_s=rate,
-            tokens_per_s=_times(rate, tokens / self.batch_size) if tokens else None,
+            tokens_per_s=rate.times(tokens / self.batch_size) if tokens else None,
             utilisation=flops / runtime.value / layout.ranks / peak if peak else None,
             energy_j=self._energy(runtime),
             stages=tuple(self._stage(rank, memories[rank]) for rank in range(layout.pipeline)),
@@ -359,18 +360,6 @@ def _model_flops(answer: Answer, count: int) -> float:
             key = (id(task.layer), task.share, task.asked)
             times[key] = task, repeats + (times[key][1] if key in times else 0)
     return sum(repeats * task.flops_and_bytes()[0] for task, repeats in times.values())
-
-
-def _bounded(seconds: float, low: float, high: float) -> Interval:
-    return Interval(seconds, seconds * low, seconds * high)
-
-
-def _times(value: Interval, factor: float) -> Interval:
-    return Interval(value.value * factor, value.low * factor, value.high * factor)
-
-
-def _rate(count: float, seconds: Interval) -> Interval:
-    return Interval(count / seconds.value, count / seconds.high, count / seconds.low)
 
 
 def _distinct(pieces: Sequence[Piece]) -> Iterator[tuple[Answer, int]]:

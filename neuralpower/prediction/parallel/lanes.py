@@ -71,7 +71,7 @@ def lanes_of_stages(
         endings_s: [ranks] seconds after the last micro-batch, such as the optimizer's.
         inference: whether there are forward passes alone.
     """
-    found = []
+    lanes = []
     for rank, (works, times) in enumerate(laid_out(pipeline, min(count, MOST))):
         spans = []
         pieces = pipeline.pieces
@@ -83,11 +83,11 @@ def lanes_of_stages(
             last = spans[-1].end_s
             spans.append(Span("exchange and optimizer", last, last + endings_s[rank], kind="optimizer"))
         sends = zip(times.start_s[len(works) :].tolist(), times.end_s[len(works) :].tolist(), strict=True)
-        found.append(Lane(_named(rank, pipeline.ranks, ""), tuple(spans)))
+        lanes.append(Lane(_named(rank, pipeline.ranks, ""), tuple(spans)))
         sent = tuple(Span("send", start, end, kind="collective") for start, end in sends if end > start)
         if sent:
-            found.append(Lane(_named(rank, pipeline.ranks, "sends"), sent))
-    return found
+            lanes.append(Lane(_named(rank, pipeline.ranks, "sends"), sent))
+    return lanes
 
 
 def _named(rank: int, ranks: int, stream: str) -> str:

@@ -132,13 +132,15 @@ class StepMemory:
         bare = replace(platform, allocator="")
         process = memory_of(step.storages, TRAINING, platform=bare, compiler=step.compiler)
         end = step.passes[-1]
-        gradients = max(sum(one.bytes for one in step.storages if one.part == GRADIENTS), 1)
-        states = sum(one.bytes for one in step.storages if one.part == OPTIMIZER)
-        made: list[Storage] = [one for one in step.storages if one.part == ACTIVATIONS and one.birth > end]
+        gradients = max(sum(storage.bytes for storage in step.storages if storage.part == GRADIENTS), 1)
+        states = sum(storage.bytes for storage in step.storages if storage.part == OPTIMIZER)
+        made: list[Storage] = [
+            storage for storage in step.storages if storage.part == ACTIVATIONS and storage.birth > end
+        ]
         most = int(alive(made).max(initial=0)) if made else 0
-        inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
+        inputs = sum(storage.bytes for storage in step.storages if storage.part == INPUTS)
         process = replace(process, assumed=not platform.allocator)
-        named = {one.name: one.bytes for one in step.storages if one.name}
+        named = {storage.name: storage.bytes for storage in step.storages if storage.name}
         return cls(process, inputs, states / gradients, most / gradients, named)
 
 
@@ -257,11 +259,11 @@ def serving_memories(work: Trace, question: Question) -> list[Memory]:
     return [serving_memory(parts[rank::stages], layout, question.platform, count) for rank in range(stages)]
 
 
-def stage_memories(found: Followed, question: Question) -> list[Memory]:
+def stage_memories(followed: Followed, question: Question) -> list[Memory]:
     """[stages] the memory of one device of each; none where a step's lifetimes are not known.
 
     Args:
-        found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`.
+        followed: one micro-batch of one rank's module, followed for `one_micro_batch(question)`.
         question: with the layout, and in `recipe.accumulation` the micro-batches.
 
     Raises:
@@ -269,10 +271,10 @@ def stage_memories(found: Followed, question: Question) -> list[Memory]:
     """
     layout, platform = question.layout, question.platform
     if question.phase != TRAINING:
-        return serving_memories(found.work, question)
+        return serving_memories(followed.work, question)
     count, stages = question.recipe.accumulation, layout.pipeline
-    parts = cut(found.trace, layout)
-    step = found.lifetimes
+    parts = cut(followed.trace, layout)
+    step = followed.lifetimes
     if step is None or len(step.passes) < 2:
         return []
     activations = activations_of(step, parts, platform)

@@ -41,15 +41,15 @@ class Piece:
 def pieces_of(parts: Sequence[Part], predictor: Predictor, question: Question) -> list[Piece]:
     """The pieces of a network; equal ones are asked about once."""
     known: dict[tuple[object, ...], tuple[Answer, Timing]] = {}
-    found = []
+    pieces = []
     for number, part in enumerate(parts):
         work = _work(part, number, len(parts), question)
         whole = _key(work)
         if whole not in known:
             answer = ask(predictor, work, question)
             known[whole] = answer, timed_part(answer)
-        found.append(Piece(part, work, *known[whole]))
-    return found
+        pieces.append(Piece(part, work, *known[whole]))
+    return pieces
 
 
 def _key(work: Trace) -> tuple[object, ...]:

@@ -87,14 +87,14 @@ def orders(pipeline: Pipeline, batches: int) -> list[list[Work]]:
     if not any(pipeline.backward_s):
         return [list(forward) for _ in range(p)]
     backward = [_turn(number, p, pieces, True) for number in range(batches * pieces)]
-    found = []
+    works = []
     for rank in range(p):
         first = _first(pipeline, rank, batches)
         order = forward[:first]
         for ahead, back in zip(forward[first:], backward, strict=False):
             order += (ahead, back)
-        found.append([*order, *backward[len(forward) - first :]])
-    return found
+        works.append([*order, *backward[len(forward) - first :]])
+    return works
 
 
 def order_of(layout: Layout, batches: int) -> list[list[Work]]:

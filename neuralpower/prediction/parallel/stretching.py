@@ -198,14 +198,14 @@ class StretchedLayout:
         """A device's memory in the fullest stage; None where a step's lifetimes are not known."""
         step, most = self.base.found.lifetimes, self.layout.pipeline - 1
         if not self.base.trains:
-            found = [self._serving(piece) for piece in self._standing or sorted({0, min(1, most), most})]
+            memories = [self._serving(piece) for piece in self._standing or sorted({0, min(1, most), most})]
         elif step is None or len(step.passes) < 2:
             return None
         else:
             order = order_of(self.layout, self.count)
             ranks = self._standing or sorted({0, most})
-            found = [self._bounded(self._training(rank, held(order[rank]))) for rank in ranks]
-        return max(found, key=lambda memory: memory.high_bytes)
+            memories = [self._bounded(self._training(rank, held(order[rank]))) for rank in ranks]
+        return max(memories, key=lambda memory: memory.high_bytes)
 
     @property
     def _standing(self) -> range:

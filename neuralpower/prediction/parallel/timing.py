@@ -127,13 +127,13 @@ def streams_of(tasks: Sequence[Task]) -> Array:
 
 def waits_of(tasks: Sequence[Task]) -> list[tuple[At, At]]:
     """(a task, one that has to end before it) of tasks on one rank, but for those of its own stream."""
-    found: list[tuple[At, At]] = []
+    waits: list[tuple[At, At]] = []
     latest: dict[str, int] = {}  # the last task of each event and stream
     for i, task in enumerate(tasks):
         if task.stream and "" in latest:
-            found.append((At(0, i), At(0, latest[""])))
-        found += [(At(0, i), At(0, latest[name])) for name in task.waits if name in latest]
+            waits.append((At(0, i), At(0, latest[""])))
+        waits += [(At(0, i), At(0, latest[name])) for name in task.waits if name in latest]
         latest[task.stream] = i
         if task.event:
             latest[task.event] = i
-    return found
+    return waits

@@ -68,7 +68,7 @@ class Fields:
 
     def patterns(self, *names: str, way: str = PARTS) -> tuple[Pattern, ...]:
         """The modules that lists of these names exclude; raises ModelError."""
-        found: list[Pattern] = []
+        wanted: list[Pattern] = []
         for name in names:
             value = self.values.get(name)
             if value is not None and not isinstance(value, (list, tuple)):
@@ -76,8 +76,8 @@ class Fields:
             for text in value or ():
                 if not isinstance(text, str):
                     raise self.wrong(name, text, "a list of modules' names")
-                found.append(Pattern(text, way))
-        return tuple(found)
+                wanted.append(Pattern(text, way))
+        return tuple(wanted)
 
     def lists(self, *names: str) -> bool:
         """Whether a list of these names is there: without one, libraries exclude the head themselves."""

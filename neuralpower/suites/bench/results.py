@@ -45,7 +45,6 @@ def result_line(name: str, value: Any) -> str:
 
 
 def parse(text: str, source: str = "") -> Log:
-    """All result lines of a text."""
     values: dict[str, Any] = {}
     unreadable: list[str] = []
     for match in filter(None, map(PATTERN.match, text.splitlines())):

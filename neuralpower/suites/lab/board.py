@@ -61,7 +61,6 @@ class Board:
 
 
 def installed() -> bool:
-    """Whether TensorBoard is installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401  # only to see whether it is there
     except ImportError:

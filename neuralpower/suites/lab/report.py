@@ -46,8 +46,6 @@ OPERATOR_HEADER = (
 
 
 class Folder:
-    """Paths of a lab's files."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint = path / "checkpoint.pt"  # of the last complete epoch

@@ -146,7 +146,6 @@ class Point:
 
     @property
     def label(self) -> str:
-        """The sizes as text: "layers_4-nodes_32"."""
         return "-".join(f"{WORDS[name]}_{size}" for name, size in self.named.items())
 
     @property

@@ -27,8 +27,6 @@ from neuralpower.suites.paradnn.points import FAMILIES, FLOP_PER_WEIGHT, Point, 
 
 
 class State:
-    """The state of a point."""
-
     OK = "ok"
     OOM = "oom"  # does not fit
     NAN = "nan"  # it ran, and its loss is not a number

@@ -61,8 +61,6 @@ GPUS = ("nvidia-a100-pcie-40gb", "nvidia-h200-sxm-141gb")
 
 @dataclass(frozen=True)
 class Request:
-    """What to report on."""
-
     models: tuple[str, ...] = MODELS
     batch_sizes: tuple[int, ...] = (1, 64, 256)
     training_batch: int = 16

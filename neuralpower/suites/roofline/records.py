@@ -47,8 +47,6 @@ class Network:
 
 @dataclass(frozen=True)
 class Calls:
-    """Equal layer calls together."""
-
     kind: str
     count: int
     flops: int

@@ -43,14 +43,14 @@ def turns(convolutions: list[Convolution], *, inference: bool) -> bool:
     return sum(sort * count for sort, count in zip(sorts, flops, strict=True)) <= sum(flops)
 
 
-def _sort(one: Convolution) -> float:
+def _sort(convolution: Convolution) -> float:
     """The weight of a convolution: its time in channels last over that in channels first."""
-    inner, outer = one.in_channels // one.groups, one.out_channels
-    if one.groups > 1 and inner > 1:
+    inner, outer = convolution.in_channels // convolution.groups, convolution.out_channels
+    if convolution.groups > 1 and inner > 1:
         return GROUPED
     if inner <= SMALL and outer <= SMALL:
         return FEW
-    return NARROWING if outer * 2 <= inner and one.sizes("kernel")[0] > 1 else OTHERS
+    return NARROWING if outer * 2 <= inner and convolution.sizes("kernel")[0] > 1 else OTHERS
 
 
 def _turned(layer: Layer) -> Layer:

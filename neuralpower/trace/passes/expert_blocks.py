@@ -63,8 +63,6 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
 
 @dataclass(frozen=True)
 class _Block:
-    """A mixture's experts."""
-
     nodes: Sequence[int]
     down: int  # the node of the last product
     layer: Experts  # without its load

@@ -69,8 +69,6 @@ class _Attends:
 
 @dataclass(frozen=True)
 class _Block:
-    """Latent attention in a trace."""
-
     attends: _Attends
     expander: int  # the product that makes keys and values of latents
     path: str
@@ -88,7 +86,6 @@ def _may_have(trace: Trace) -> bool:
 
 
 def _blocks(flow: Dataflow) -> Iterator[_Block]:
-    """All latent attention of a trace."""
     for attends in _attentions(flow):
         makers = _makers(flow, flow.nodes[attends.last].sources[attends.values])
         if len(makers) != 1 or not makers < _makers(flow, flow.nodes[attends.first].sources[1]):

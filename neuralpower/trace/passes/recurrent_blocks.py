@@ -49,8 +49,6 @@ def recurrent_blocks(trace: Trace, question: Question) -> Trace:
 
 @dataclass(frozen=True)
 class _Block:
-    """A recurrence in a trace."""
-
     path: str
     nodes: Sequence[int]  # all that the kernel stands for
     conv: int  # the node that convolves

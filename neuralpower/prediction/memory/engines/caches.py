@@ -69,12 +69,6 @@ class CacheLayer:
         own = max(heads // ranks, 1) * whole // heads
         return replace(self, token_numbers=own) if self.token_numbers == whole else self
 
-    def tokens_of(self, length: int) -> int:
-        """Tokens that it keeps of a sequence of this length."""
-        if self.kind == SLIDING:
-            return min(length, self.window)
-        return self.tokens if self.kind == CROSS else length if self.kind == FULL else 0
-
 
 def cache_layers(decoder: Decoder) -> tuple[CacheLayer, ...]:
     """The layers of a decoder's cache, for a batch of 1; raises as `Decoder.cache`."""

@@ -178,16 +178,16 @@ class Served:
         """Its pipeline stages, with these numbers of blocks each."""
         if len(shares) == 1:
             return (self,)
-        found, done = [], 0
+        stages_served, done = [], 0
         for number, share in enumerate(shares):
             first, last = number == 0, number == len(shares) - 1
             inside = range(done, done + share)
             weights = sum(self.places.blocks[done : done + share]) + self.places.every
             weights += self.places.first * first + self.places.last * last
             layers = tuple(layer for layer in self.layers if layer.block in inside)
-            found.append(replace(self, weights_bytes=weights, layers=layers, first=first, last=last))
+            stages_served.append(replace(self, weights_bytes=weights, layers=layers, first=first, last=last))
             done += share
-        return tuple(found)
+        return tuple(stages_served)
 
 
 def served(

@@ -227,7 +227,7 @@ class VllmSettings:
         outside = max(usual[board.gaming] - (0 if stage.last else SAMPLER), 0)
         outside += board.exchange_bytes(2) if stage.exchanges else 0
         weights = stage.weights_bytes + stage.rotary_bytes
-        found = [
+        parts = [
             Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
             Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
             Part(
@@ -235,12 +235,12 @@ class VllmSettings:
             ),
         ]
         if (images := stage.images) is not None:
-            found.append(_images_part(images.images(batched, seqs, length), stage, run))
+            parts.append(_images_part(images.images(batched, seqs, length), stage, run))
         if self._version >= COUNTS_GRAPHS and not self.enforce_eager:
             count = graphs(seqs)
             value, high = (int(GRAPH_START + count * each) for each in (GRAPH_EACH, GRAPH_MOST))
-            found.append(Part(GRAPHS, value, high, f"{count} graphs, by what published logs estimate"))
-        return tuple(found)
+            parts.append(Part(GRAPHS, value, high, f"{count} graphs, by what published logs estimate"))
+        return tuple(parts)
 
 
 def graphs(seqs: int) -> int:
