@@ -31,9 +31,9 @@ from neuralpower.files.stages import counted
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.rows import Interval
-from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Load, Target
