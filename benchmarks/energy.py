@@ -24,11 +24,15 @@ import typer
 from benchmarks.gpu_runs import predictor_of
 from benchmarks.teachers.diffusion import GENERATORS, layers_of
 from neuralpower.api.loaded import LoadedPredictor
+from neuralpower.devices.spec import find_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
+from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.watts import idle_falls, shipped_watts, voltage
 from neuralpower.networks.phases import Phase
+from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.rows import Interval, Row
 
 EAGER = "&attn_implementation=eager"
 LARGE = "hidden_size=1024&num_hidden_layers=24&num_attention_heads=16&intermediate_size=4096"
@@ -52,7 +56,7 @@ DEVICES: Mapping[str, str] = {
     "NVIDIA A10": "nvidia-a10",
     "NVIDIA A100-PCIE-40GB": "nvidia-a100-pcie-40gb",
     "NVIDIA H100-SXM5-80GB": "nvidia-h100-sxm5-80gb",
-    "Nvidia A100 GPU": "nvidia-a100-sxm4-80gb",
+    "Nvidia A100 GPU": "nvidia-a100-sxm4-40gb",  # no cache of 80 GB: a batch of 32 takes twice that of 16
     "Nvidia H100 GPU": "nvidia-h100-sxm5-80gb",
     "Nvidia GH200 GPU": "nvidia-gh200-96gb",
     "H100": "nvidia-h100-sxm5-80gb",
@@ -75,16 +79,34 @@ TRT_LIMIT_W = 455  # of the H100 under TensorRT-LLM, whose runs of batch 16 and 
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A run: seconds and watts, measured and predicted."""
+class Run:
+    """A measured run, and how it is predicted."""
 
+    source: str
+    device: str
+    network: str
     seconds: float
     watts: float
-    said: Prediction
+    options: Mapping[str, Any]  # of `predict`, but the clock
+    clock: str | None = None  # None: the highest
 
     @property
     def joules(self) -> float:
+        """Measured."""
         return self.seconds * self.watts
+
+    @property
+    def said(self) -> Prediction:
+        """The prediction at its clock."""
+        return self.unlocked if self.clock is None else self._predicted(clock=self.clock)
+
+    @property
+    def unlocked(self) -> Prediction:
+        """The prediction at the highest clock."""
+        return self._predicted()
+
+    def _predicted(self, **more: Any) -> Prediction:
+        return _predicted(self.device, self.network, tuple(sorted({**self.options, **more}.items())))
 
 
 def rows_of(table: pd.DataFrame) -> Iterator[Any]:
@@ -107,14 +129,8 @@ def _predicted(device: str, model: str, options: tuple[tuple[str, Any], ...]) ->
     return _predictor(device).predict(model, **dict(options))
 
 
-def predicted(device: str, model: str, **options: Any) -> Prediction:
-    """The prediction, once for all runs that ask for it."""
-    return _predicted(device, model, tuple(sorted(options.items())))
-
-
-def energaizer(path: Path, chosen: Callable[[Any], bool], *, clocked: bool) -> list[Compared]:
+def energaizer(path: Path, chosen: Callable[[Any], bool], *, clocked: bool) -> Iterator[Run]:
     """Its forward passes that `chosen` wants; `clocked` at the clock that they were locked to."""
-    found = []
     for row in rows_of(pd.read_csv(path / "power/energaizer/networks_time_energy_power.csv")):
         if not chosen(row) or wrong(row):
             continue
@@ -125,41 +141,35 @@ def energaizer(path: Path, chosen: Callable[[Any], bool], *, clocked: bool) -> l
         }
         if row.seq_len == row.seq_len:
             options["seq_len"] = int(row.seq_len)
-        if clocked:
-            options["clock"] = f"{row.locked_clock_mhz}MHz"
-        said = predicted(DEVICES[row.device], ENERGAIZER[row.model], **options)
-        found.append(Compared(row.time_ms / 1e3, row.power_w, said))
-    return found
+        clock = f"{row.locked_clock_mhz}MHz" if clocked else None
+        network, took = ENERGAIZER[row.model], row.time_ms / 1e3
+        yield Run("EnergAIzer", DEVICES[row.device], network, took, row.power_w, options, clock)
 
 
-def argonne(path: Path, device: str) -> list[Compared]:
+def argonne(path: Path, device: str) -> Iterator[Run]:
     """Generations of 1,024 tokens after 1,024."""
     table = pd.read_csv(path / "power/argonne/generation_power.csv")
-    found = []
+    phase = Phase.generate(prompt=1024, new_tokens=1024)
     for row in rows_of(table[table.device == device]):
         options: dict[str, Any] = {"batch_size": int(row.batch), "dtype": "bfloat16", "run": "engine"}
         if device == "Nvidia H100 GPU" and row.engine == "TensorRT-LLM":
             options["power_limit"] = f"{TRT_LIMIT_W}W"
-        phase = Phase.generate(prompt=1024, new_tokens=1024)
-        said = predicted(DEVICES[device], ARGONNE[row.model], phase=phase, **options)
-        found.append(Compared(row.latency_s, row.power_w, said))
-    return found
+        options["phase"] = phase
+        yield Run("Argonne", DEVICES[device], ARGONNE[row.model], row.latency_s, row.power_w, options)
 
 
-def served(path: Path, architecture: str) -> list[Compared]:
+def served(path: Path, architecture: str) -> Iterator[Run]:
     """Decode steps of served models on one GPU whose kernels take LEAST_KERNELS of the step or more."""
     table = pd.read_csv(path / "served/energy_of_served_models.csv")
-    found = []
     for row in rows_of(table[(table.architecture == architecture) & (table.num_gpus == 1)]):
-        context = int(row.avg_output_len / 2) + PROMPT
+        phase = Phase.decode(context=int(row.avg_output_len / 2) + PROMPT)
         options: dict[str, Any] = {"batch_size": max(round(row.avg_batch_size), 1), "run": "engine"}
         if row.weight_precision == "bfloat16":
             options["dtype"] = "bfloat16"
-        phase = Phase.decode(context=context)
-        said = predicted(DEVICES[row.gpu_model], SERVED[row.model_id], phase=phase, **options)
-        if said.runtime_s.value >= LEAST_KERNELS * row.median_itl_ms / 1e3:
-            found.append(Compared(row.median_itl_ms / 1e3, row.avg_power_watts, said))
-    return found
+        options["phase"], took = phase, row.median_itl_ms / 1e3
+        run = Run("served", DEVICES[row.gpu_model], SERVED[row.model_id], took, row.avg_power_watts, options)
+        if run.said.runtime_s.value >= LEAST_KERNELS * took:
+            yield run
 
 
 @functools.cache
@@ -167,44 +177,79 @@ def _generator_layers(model: str, batch: int) -> Mapping[Layer, int]:
     return layers_of(GENERATORS[model], batch)
 
 
-def diffusion(path: Path) -> Iterator[tuple[float, float]]:
-    """(Measured watts, predicted) of images and videos made on one GPU; needs diffusers.
+def diffusion_calls(
+    path: Path, batches: Sequence[int] = ()
+) -> Iterator[tuple[Any, Mapping[Layer, int], Estimates]]:
+    """(Row of an image or video made on one GPU, calls of a pass, their estimates); needs diffusers.
 
-    A pass's kernels come one after the other; encoders and decoders draw as the denoiser does.
+    Of `batches` alone, where some are named.
     """
     for row in rows_of(pd.read_csv(path / "served/diffusion.csv")):
-        if row.num_gpus != 1 or row.model_id not in GENERATORS:
+        if batches and row.batch_size not in batches:
             continue
-        calls = _generator_layers(row.model_id, int(row.batch_size))
-        predictor = _predictor(DEVICES[row.gpu_model]).predictor
-        found, counts = predictor.estimate([*calls]), np.array([*calls.values()], dtype=float)
-        busy = counts * found.runtime_s
-        yield float(row.avg_power_watts), float(busy @ found.power_w / busy.sum())
+        if row.num_gpus == 1 and row.model_id in GENERATORS:
+            calls = _generator_layers(row.model_id, int(row.batch_size))
+            yield row, calls, _predictor(DEVICES[row.gpu_model]).predictor.estimate([*calls])
 
 
 def diffusion_line(path: Path) -> str:
-    """The row of diffusion, whose watts alone are compared."""
+    """The row of diffusion: watts alone, of kernels one after the other.
+
+    Encoders and decoders draw as the denoiser does.
+    """
+    pairs: list[tuple[float, Interval]] = []
     try:
-        pairs = [*diffusion(path)]
+        for row, calls, found in diffusion_calls(path):
+            said = energy_of(*busy_rows(calls, found), find_spec(DEVICES[row.gpu_model]).hardware())[0]
+            pairs.append((float(row.avg_power_watts), said or Interval(0, 0, 0)))
     except ImportError:
         return "| diffusion | needs diffusers |"
-    errors = np.abs([said / measured - 1 for measured, said in pairs])
-    return f"| diffusion, one GPU | {len(pairs)} | - | {np.median(errors):.1%} / {errors.mean():.1%} | - |"
+    return f"| diffusion, one GPU | {len(pairs)} | - | {_cell(pairs)} | - |"
 
 
-def line(name: str, runs: Sequence[Compared]) -> str:
+def busy_rows(calls: Mapping[Layer, int], found: Estimates) -> tuple[list[Row], Interval, Interval]:
+    """Rows of calls that come one after the other, their time, and the same again: nothing waits."""
+    rows, power = [], (found.power_w, found.power_low_w, found.power_high_w)
+    for i, (layer, count) in enumerate(calls.items()):
+        took, low, high = (count * float(one[i]) for one in (found.runtime_s, found.low_s, found.high_s))
+        watts, trained = Interval(*(float(one[i]) for one in power)), bool(found.power_trained[i])
+        rows.append(
+            Row(
+                "",
+                layer.kind,
+                count,
+                took,
+                low,
+                high,
+                0,
+                0,
+                "",
+                "",
+                power_w=watts,
+                power_trained=trained,
+                layer=layer,
+            )
+        )
+    whole = Interval(*(sum(getattr(row, name) for row in rows) for name in ("runtime_s", "low_s", "high_s")))
+    return rows, whole, whole
+
+
+def line(name: str, runs: Sequence[Run]) -> str:
     """A row of the table of errors."""
     cells = []
     for measured, said in (("seconds", "runtime_s"), ("watts", "power_w"), ("joules", "energy_j")):
-        pairs = [(getattr(run, measured), getattr(run.said, said)) for run in runs]
-        errors = np.abs([bounds.value / value - 1 for value, bounds in pairs])
-        held = np.mean([bounds.low <= value <= bounds.high for value, bounds in pairs])
-        wide = np.median([bounds.high / bounds.low for _, bounds in pairs])
-        cells.append(f"{np.median(errors):.1%} / {errors.mean():.1%}, {held:.0%} in x{wide:.2f}")
+        cells.append(_cell([(getattr(run, measured), getattr(run.said, said)) for run in runs]))
     return f"| {name} | {len(runs)} | {' | '.join(cells)} |"
 
 
-def whole_runs(path: Path) -> Iterator[tuple[str, Callable[[], list[Compared]]]]:
+def _cell(pairs: Sequence[tuple[float, Interval]]) -> str:
+    errors = np.abs([bounds.value / value - 1 for value, bounds in pairs])
+    held = np.mean([bounds.low <= value <= bounds.high for value, bounds in pairs])
+    wide = np.median([bounds.high / bounds.low for _, bounds in pairs])
+    return f"{np.median(errors):.1%} / {errors.mean():.1%}, {held:.0%} in x{wide:.2f}"
+
+
+def whole_runs(path: Path) -> Iterator[tuple[str, Callable[[], Iterator[Run]]]]:
     """The tables of whole runs, by name."""
     h100 = functools.partial(energaizer, path, lambda row: row.set == "h100" and row.time_ms > LONG_S * 1e3)
     limit = functools.partial(
@@ -223,28 +268,18 @@ def whole_runs(path: Path) -> Iterator[tuple[str, Callable[[], list[Compared]]]]
 
 def clocks(path: Path) -> Iterator[str]:
     """The sweep of an A100's clock: ratios to the run at UNBOUND_MHZ, of watts and time."""
-    table = pd.read_csv(path / "power/energaizer/networks_time_energy_power.csv")
-    sweep = table[[row.set == "dvfs" and not wrong(row) for row in rows_of(table)]]
-    errors: list[tuple[float, float]] = []
-    for key, rows in sweep.groupby(["model", "precision", "batch", "seq_len"]):
-        one: Any = key
-        model, precision, batch, length = one
-        how: dict[str, Any] = {
-            "batch_size": int(batch),
-            "seq_len": int(length),
-            "dtype": DTYPES[precision],
-            "run": "eager",
-        }
-        (anchor,) = rows_of(rows[rows.locked_clock_mhz == UNBOUND_MHZ])
-        at: Any = predicted("nvidia-a100-pcie-40gb", ENERGAIZER[model], clock=f"{UNBOUND_MHZ}MHz", **how)
-        for row in rows_of(rows[rows.locked_clock_mhz != UNBOUND_MHZ]):
-            said: Any = predicted(
-                "nvidia-a100-pcie-40gb", ENERGAIZER[model], clock=f"{row.locked_clock_mhz}MHz", **how
-            )
-            time = said.runtime_s.value / at.runtime_s.value / (row.time_ms / anchor.time_ms)
-            watts = said.power_w.value / at.power_w.value / (row.power_w / anchor.power_w)
-            errors.append((time - 1, watts - 1))
-    for name, found in zip(("time", "watts"), np.abs(errors).T, strict=True):
+    runs: dict[Any, dict[str, Run]] = {}
+    for run in energaizer(path, lambda row: row.set == "dvfs", clocked=True):
+        runs.setdefault((run.network, *sorted(run.options.items())), {})[str(run.clock)] = run
+    errors = []
+    for at in runs.values():
+        anchor = at.pop(f"{UNBOUND_MHZ}MHz")
+        for run in at.values():
+            time = run.said.runtime_s.value / anchor.said.runtime_s.value / (run.seconds / anchor.seconds)
+            said: Any = run.said.power_w, anchor.said.power_w
+            watts = said[0].value / said[1].value / (run.watts / anchor.watts)
+            errors.append((time - 1, watts - 1, time * watts - 1))
+    for name, found in zip(("time", "watts", "joules"), np.abs(errors).T, strict=True):
         text = f"{np.median(found):.1%} / {found.mean():.1%}"
         yield f"| clock sweep, ratio to {UNBOUND_MHZ} MHz, {name} | {len(found)} | {text} |"
 
@@ -258,7 +293,7 @@ def held(watts: float, idle: float, cores: float, limit: float) -> tuple[float, 
     tried = np.linspace(1.0, 0.1, 901)
     longer = cores / tried + (1 - cores)
     works = cores * tried * voltage(tried, law) ** 2 + (1 - cores) / longer
-    drawn = idle * idle_falls(tried) + (watts - idle) * works
+    drawn = idle * idle_falls(tried, law) + (watts - idle) * works
     fits = np.flatnonzero(drawn <= max(limit, drawn.min()))[0]
     return float(tried[fits]), float(longer[fits])
 
@@ -277,8 +312,10 @@ def limits(path: Path) -> Iterator[str]:
 
 def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Iterator[str]:
     cores = 0.5  # neither compute nor memory alone sets the pace of a whole step
-    errors, unchanged = [], []
+    errors: list[tuple[float, float]] = []
+    unchanged, worse = list[float](), list[float]()
     for _, rows in table.groupby(by):
+        begun = len(errors)
         top: Any = rows[rows.limit == rows.limit.max()].iloc[0]
         for row in rows_of(rows[(rows.limit < top.limit) & (rows.limit >= least * top.limit)]):
             bound = top.watts > row.limit
@@ -288,9 +325,13 @@ def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Ite
             watts = min(top.watts, row.limit) / row.watts
             errors.append((watts - 1, top.seconds * longer / row.seconds - 1))
             unchanged.append(top.seconds / row.seconds - 1)
+        if len(errors) > begun:
+            said = np.mean([abs(time) for _, time in errors[begun:]])
+            worse.append(float(said - np.mean(np.abs(unchanged[begun:]))))
     for what, one in zip(("watts", "time"), np.abs(errors).T, strict=True):
         yield f"| {name}, ratio, {what} | {len(one)} | {np.median(one):.1%} / {one.mean():.1%} |"
     yield f"| {name}, ratio, time unchanged | {len(unchanged)} | {np.mean(np.abs(unchanged)):.1%} mean |"
+    yield f"| {name}, sweeps; points of the worst above unchanged | {len(worse)} | {100 * max(worse):+.1f} |"
 
 
 def main(
@@ -305,7 +346,7 @@ def main(
     for name, runs in whole_runs(path):
         if only.lower() in name.lower():
             try:
-                print(line(name, runs()), flush=True)
+                print(line(name, [*runs()]), flush=True)
             except NeuralPowerError as error:
                 print(f"| {name} | {error} |", flush=True)
     if only.lower() in "diffusion":

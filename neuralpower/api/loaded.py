@@ -301,7 +301,8 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
     request = request_of(network, one, dtype=dtype, batch_size=1)
     if request.phase.lengths is not None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
-    price = options.get("price")
+    terms = terms_in(options)
+    price = terms.price
     found = layouts(
         Wanted(
             request,
@@ -310,7 +311,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
             bool(options.get("sequence_parallel")),
             options.get("schedule", "1f1b"),
             options.get("by", "throughput"),
-            None if price is None else price_of(price, options.get("currency"), predictor.device).per_hour,
+            None if price is None else price_of(price, terms.currency, predictor.device),
         ),
         predictor,
     )

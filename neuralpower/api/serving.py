@@ -23,11 +23,11 @@ from neuralpower.files.paths import is_file
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.settings import set_to
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.footprint import terms_in
+from neuralpower.prediction.footprint import Terms, terms_in
 from neuralpower.prediction.prices import NoPrice, by_name, price_of
 from neuralpower.serving.deployment import deployed
 from neuralpower.serving.load import targets_of
-from neuralpower.serving.plan import Plan, plan
+from neuralpower.serving.plan import Plan, plan, with_each
 from neuralpower.serving.results import read_result
 from neuralpower.serving.traffic import AUTO, Traffic, served_at, with_footprint
 from neuralpower.serving.workload import Workload, requested
@@ -119,14 +119,15 @@ def asked_plan(model: str, options: Given) -> Plan:
     if trace is None:
         drawn = {**{"requests": 400}, **drawn, "rate": 1.0}
     workload = requested(**drawn)
-    dtype = given.get("dtype")
-    return plan(
+    dtype, terms = given.get("dtype"), terms_in(given)
+    prices = _prices(given.get("price", {}), terms.currency, [spec.slug for spec in specs])
+    found = plan(
         model,
         workload,
         rate,
         targets_of(given["sla"]),
         specs,
-        prices=_prices(given.get("price", {}), [spec.slug for spec in specs]),
+        prices=prices,
         degrees=texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks"),
         apart=given.get("apart", False),
         by=given.get("by", "devices"),
@@ -134,6 +135,7 @@ def asked_plan(model: str, options: Given) -> Plan:
         keep=None if "keep" not in given else Path(given["keep"]),
         **{**_deployed(given), "dtype": dtype and full_name(str(dtype))},
     )
+    return found if terms == Terms() else with_each(found, terms, prices)
 
 
 def _layout(options: Given, cluster: Cluster) -> Layout:
@@ -186,19 +188,19 @@ def _link(given: Any) -> float | None:
     return float(found[1]) * UNITS[found[2]]
 
 
-def _prices(given: Any, devices: Sequence[str]) -> dict[str, float]:
+def _prices(given: Any, currency: str | None, devices: Sequence[str]) -> dict[str, float]:
     """Prices of those devices that have one, by slug; raises InputError."""
-    if isinstance(given, str) and not is_file(given):
+    if isinstance(given, str) and "=" in given and not is_file(given):
         given = by_name(given)
     if isinstance(given, Mapping):  # each is checked, also those of other devices
         return {
-            (slug := find_spec(name).slug): price_of({name: price}, None, slug).per_hour
+            (slug := find_spec(name).slug): price_of({name: price}, currency, slug).per_hour
             for name, price in given.items()
         }
     found = {}
     for slug in devices:
         with contextlib.suppress(NoPrice):
-            found[slug] = price_of(given, None, slug).per_hour
+            found[slug] = price_of(given, currency, slug).per_hour
     return found
 
 

@@ -800,7 +800,7 @@ class Serving(Drawn, Deployed, Set, Footprints, total=False):
     ]
 
 
-class Planning(Drawn, Deployed, total=False):
+class Planning(Drawn, Deployed, Footprints, total=False):
     """Keywords of `plan`."""
 
     rate: Annotated[float | None, Option("Requests per second in all.")]
@@ -815,10 +815,6 @@ class Planning(Drawn, Deployed, total=False):
     by: Annotated[
         str,
         Option("What ranks them; cost needs --price", OUTPUT, "devices", what="ranking", words=words.PLANNED),
-    ]
-    price: Annotated[
-        Mapping[str, float] | str | None,
-        Option("Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency, or a file.", OUTPUT),
     ]
     executor: Annotated[
         str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
@@ -853,6 +849,7 @@ class Ranking(TypedDict, total=False):
         ),
     ]
     price: Annotated[str | float | Mapping[str, float] | None, options_of(Footprints)["price"]]
+    currency: Annotated[str | None, options_of(Footprints)["currency"]]
 
 
 # ---- of Python and the command line ----

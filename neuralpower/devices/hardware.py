@@ -53,7 +53,8 @@ class Hardware:
     base_clock: float = 1.0  # that the power limit always allows, as a share of the peaks' clock
     limit_w: float | None = None
     gpu_limit_w: float | None = None  # of the GPU alone, where limit_w is of its module with a CPU
-    idle_w: float | None = None
+    idle_w: float | None = None  # awake, between calls
+    deep_idle_w: float | None = None  # without a process: awake, it draws more
     year: int | None = None  # of its release: the energy of an operation falls with the years
     clock_hz: float | None = None  # boost
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds

@@ -75,9 +75,8 @@ KEYS: dict[str, Key] = {
     ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
     "gpu_limit_w": Key(0.5, HIGHEST_W, "W"),  # of the GPU alone, where limit_w is of its module with a CPU
-    "idle_w": Key(
-        0.01, HIGHEST_W, "W"
-    ),  # awake, between calls: long after them, and on a display, it is less
+    "idle_w": Key(0.01, HIGHEST_W, "W"),  # awake, between calls
+    "deep_idle_w": Key(0.01, HIGHEST_W, "W"),  # long after them, without a process, in the lowest state
 }
 LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
@@ -133,6 +132,7 @@ class DeviceSpec:
             limit_w=self.get("limit_w"),
             gpu_limit_w=self.get("gpu_limit_w"),
             idle_w=self.get("idle_w"),
+            deep_idle_w=self.get("deep_idle_w"),
             year=self.year,
             clock_hz=boost,
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,

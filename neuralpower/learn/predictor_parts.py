@@ -61,6 +61,7 @@ class HardwarePart(Part, frozen=True):
     limit_w: Watts | None = None
     gpu_limit_w: Watts | None = None
     idle_w: Watts | None = None
+    deep_idle_w: Watts | None = None
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
     clock_hz: Annotated[float, Meta(ge=KEYS["clock_hz"].low, le=KEYS["clock_hz"].high)] | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.watts import Setting, idle_power
+from neuralpower.learn.watts import Setting, at_full_pace
 from neuralpower.platforms import platform_of
 
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
@@ -44,19 +44,27 @@ def all_set(predictor: Predictor, power_limits: Any = None, clocks: Any = None) 
     shares = [1.0] if clocks is None else [_clock(one, predictor) for one in _parts(clocks)]
     found = []
     for limit_w, share in itertools.product(asked, shares):
-        awake, _, _ = idle_power(hardware, share)
         if limit_w is not None and not LOWEST_SHARE * limit <= limit_w <= limit:
             raise InputError(
                 f"power limit {limit_w:g}W: {predictor.device} takes {LOWEST_SHARE * limit:g}W to "
                 f"{limit:g}W; choose one of these"
             )
-        if limit_w is not None and awake >= limit_w:
-            raise InputError(
-                f"power limit {limit_w:g}W and clock {clocks}: without work the device draws {awake:.0f} W "
-                "at that clock; raise the limit or lower the clock"
-            )
+        if limit_w is not None and clocks is not None and len(asked) == len(shares) == 1:
+            _check_both(predictor, limit_w, share)
         found.append(replace(predictor, setting=Setting(limit_w, share)))
     return found
+
+
+def _check_both(predictor: Predictor, limit_w: float, share: float) -> None:
+    """Raise InputError for a limit below what kernels draw at the clock, whatever their work."""
+    hardware = predictor.known_hardware()
+    clock, drawn = at_full_pace(hardware, predictor.device, share, limit_w)
+    if drawn > limit_w:
+        asked, held = (one * hardware.clock() / 1e6 for one in (share, clock))
+        raise InputError(
+            f"power limit {limit_w:g}W and clock {asked:g}MHz contradict: no kernel at full pace draws less "
+            f"than {drawn:.0f} W then; leave one out, or give --clock of {held:.0f} MHz at most"
+        )
 
 
 def _parts(given: Any) -> Sequence[str]:

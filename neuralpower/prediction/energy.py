@@ -17,6 +17,7 @@ from neuralpower.prediction.rows import BOUNDS, Interval, Row
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
 # Share of the time with trained power that energy needs, where no power limit bounds the other layers.
 ENERGY_COVERAGE = 0.9
+LIMITED = 0.999  # of the limit: from here on it sets the clock
 
 
 def energy_of(
@@ -52,6 +53,16 @@ def energy_of(
     joules = power.value * runtime.value
     low, high = (math.hypot(_distance(power, bound), _distance(runtime, bound)) for bound in ("low", "high"))
     return power, Interval(joules, joules * math.exp(-low), joules * math.exp(high)), ""
+
+
+def clock_not_held(rows: Sequence[Row], setting: Setting | None) -> tuple[str, ...]:
+    """What to say where a limit lowers the clock that was requested."""
+    if setting is None or setting.limit_w is None or setting.clock >= 1:
+        return ()
+    limit = setting.limit_w
+    held = [row.runtime_s for row in rows if row.power_w and row.power_w.value >= LIMITED * limit]
+    share = sum(held) / (sum(row.runtime_s for row in rows) or 1.0)
+    return (f"--clock is not held for {share:.0%} of the time: {limit:g} W allow less",) if held else ()
 
 
 def awake_w(hardware: Hardware | None, clock: float = 1.0) -> float | None:

@@ -169,8 +169,7 @@ def _rate(p: Prediction) -> str:
 def _energy(p: Prediction) -> str:
     """Energy and power of a device, and how they are known."""
     assert p.energy_j is not None and p.power_w is not None
-    trained = p.power_share_trained or 0.0
-    how = "" if trained > MOSTLY else f"; {share(trained)} measured" if trained else ", estimated"
+    how = _whose_watts(p)
     if p.parallel is not None and p.parallel.energy_j is not None:
         whole = f"energy {bounded(p.parallel.energy_j, 'J')} of all devices"
         return f"{whole}, power {bounded(p.power_w, 'W')} each{how}"
@@ -180,6 +179,15 @@ def _energy(p: Prediction) -> str:
     if isinstance(p.images, Images) and p.images.energy_per_image_j is not None:
         each = f", {quantity(p.images.energy_per_image_j.value, 'J')} per {p.images.noun}"
     return f"energy {bounded(p.energy_j, 'J')}{each}, power {bounded(p.power_w, 'W')}{how}"
+
+
+def _whose_watts(p: Prediction) -> str:
+    """Whether watts were measured on this device or are carried from relatives, and which share."""
+    trained = p.power_share_trained or 0.0
+    if not trained:
+        return ", estimated"
+    where = "carried from relatives" if p.trained_here == 0 else "measured here"
+    return f", {where}" if trained > MOSTLY else f"; {share(trained)} {where}"
 
 
 def _of_a_rank(p: Prediction) -> str:

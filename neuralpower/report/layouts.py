@@ -32,7 +32,9 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
         "up to": lambda one: binary(one.memory_high_bytes),
     }
     if ranked.wanted.price is not None:
-        columns["price per 1M"] = lambda one: "-" if one.cost is None else plain(one.cost)
+        columns[f"{ranked.wanted.price.currency} per 1M"] = lambda one: (
+            "-" if one.cost is None else plain(one.cost)
+        )
     table = ["", listed(shown, columns), *_foot(ranked, len(shown))] if shown else ["", *_foot(ranked, 0)]
     return as_asked([*_head(ranked), *table, *note_lines(ranked.notes)], marked)
 

@@ -387,7 +387,7 @@ class Swept:
         unit = self.known[0].unit
         figures: dict[str, Callable[[SweepPoint], tuple[float | None, ...]]] = {
             f"{unit}s/s": lambda p: _rates(p),
-            "W": lambda p: (p.power_w,),
+            "W": lambda p: (p.power_w, *(p.power_ends_w or ())),
             f"J per {unit}": lambda p: (p.joules_per_unit, p.joules_low, p.joules_high),
         }
         for what, figure in figures.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuralpower.files.terminal import visible
+from neuralpower.prediction.footprint import Each
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.glance import lines_of
 from neuralpower.report.grid import grid, note_lines
-from neuralpower.report.number_format import many, quantity, share
+from neuralpower.report.number_format import many, plain, quantity, share
 from neuralpower.report.page import Page, Section, Table
 from neuralpower.serving.load import POINTS, Load
 from neuralpower.serving.plan import Choice, Plan
@@ -208,6 +209,17 @@ def _cells(found: Plan, choice: Choice) -> dict[str, str]:
         "next p95": quantity(choice.load.tpot_s["p95"], "s"),
         "power": "-" if choice.power_w is None else quantity(choice.power_w, "W"),
         "per hour": "-" if choice.cost is None else f"{choice.cost:.2f}",
+        **_each_cells(choice.each),
+    }
+
+
+def _each_cells(each: Each | None) -> dict[str, str]:
+    """What a token takes, where it was requested."""
+    joules, price, grams = (None,) * 3 if each is None else (each.energy_j, each.price, each.carbon_g)
+    return {
+        "per token": "-" if joules is None else quantity(joules.value, "J"),
+        "price per 1M": "-" if price is None or each is None else f"{plain(price.value)} {each.currency}",
+        "g CO2e per 1M": "-" if grams is None else plain(grams.value),
     }
 
 

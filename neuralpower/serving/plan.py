@@ -32,6 +32,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.explore.outcomes import Outcomes
+from neuralpower.prediction.footprint import Each, Made, Terms, each_of
+from neuralpower.prediction.rows import Interval
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Load, Target
@@ -82,6 +84,7 @@ class Choice:
     price: float | None  # of a device for an hour; None: not given
     over_time: tuple[int, ...] = ()  # replicas in each part of a day
     front: bool = False  # whether no other is better in devices, price and joules at once
+    each: Each | None = None  # what a token takes at the highest rate; None: not requested
 
     @property
     def device(self) -> str:
@@ -129,6 +132,7 @@ class Choice:
             "highest_rate": self.highest,
             "cost_per_hour": self.cost,
             "power_w": self.power_w,
+            "each": None if self.each is None else self.each.to_json(),
             "replicas_over_time": list(self.over_time),
             "front": self.front,
             "p95": p95,
@@ -271,6 +275,19 @@ def plan(
         count = len(workload.prompt)
         notes = (*notes, f"{count:,} requests tell no higher rates of a replica; take more with --requests")
     return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
+
+
+def with_each(found: Plan, terms: Terms, prices: Mapping[str, float]) -> Plan:
+    """The plan with what a token of each way takes, without bounds."""
+
+    def told(choice: Choice) -> Choice:
+        load, count = choice.load, choice.candidate.devices
+        joules = None if load.drawn is None else Interval(*(load.drawn.power_w,) * 3)
+        made = Made(choice.device, "token", load.tokens_per_s, Interval(1.0, 1.0, 1.0), joules, count)
+        return replace(choice, each=each_of(made, replace(terms, price=prices.get(choice.device))))
+
+    choices = tuple(map(told, found.choices))
+    return replace(found, choices=choices, notes=(*terms.warnings, *found.notes))
 
 
 def _each(device: str, by: str, prices: Mapping[str, float]) -> float:

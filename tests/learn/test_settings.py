@@ -58,12 +58,11 @@ def test_an_impossible_setting_is_refused(limit: object, clock: str | None, text
         set_to(A100, limit, clock)
 
 
-def test_a_limit_below_what_the_device_draws_idle_at_its_clock_is_refused() -> None:
-    spec = find_spec("nvidia-a100-pcie-40gb")
-    awake = spec.get("idle_w")
-    assert awake is not None and awake < 75.1
-    with pytest.raises(InputError, match="75W to 250W|without work the device draws"):
-        set_to(A100, f"{awake - 1}W", "1410MHz")
+def test_a_limit_that_no_kernel_keeps_at_the_clock_is_refused() -> None:
+    text = "80W and clock 1410MHz contradict: no kernel at full pace draws less than .* leave one"
+    with pytest.raises(InputError, match=text):
+        set_to(A100, "80W", "1410MHz")
+    assert set_to(A100, "240W", "1410MHz").setting == Setting(240.0, 1.0)
 
 
 def test_a_device_without_a_limit_has_no_setting() -> None:

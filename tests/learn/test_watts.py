@@ -17,6 +17,7 @@ from neuralpower.learn.watts import (
     PASSES,
     PRODUCTS,
     WEIGHTS,
+    Demand,
     Setting,
     as_set,
     idle_power,
@@ -76,8 +77,8 @@ def test_a_slower_call_draws_less() -> None:
 
 
 def test_compute_follows_the_clock_and_memory_does_not() -> None:
-    assert longer(product(8192), H100)(0.5)[0] == pytest.approx(2.0, rel=0.01)
-    assert longer(addition(2**28), H100)(0.9)[0] < 1.05
+    assert longer(Demand.of(product(8192), H100), shipped_watts())(0.5)[0] == pytest.approx(2.0, rel=0.01)
+    assert longer(Demand.of(addition(2**28), H100), shipped_watts())(0.9)[0] < 1.05
 
 
 def test_a_lower_limit_makes_products_longer_and_keeps_its_watts() -> None:

@@ -142,6 +142,8 @@ def test_points_of_a_sweep_are_priced_and_the_best_limit_is_named(tmp_path: Path
     assert any(note.startswith("least energy") and "420 W" in note for note in told["notes"])
     text = page.read_text(encoding="utf-8")
     assert "J per sample over power limit, W" in text and "Dashed: 90 % bounds." in text
+    chart = text.partition("W over power limit")[2].partition("J per sample over power limit")[0]
+    assert ", low" in chart and ", high" in chart, "watts have bounds, too"
 
 
 def test_joules_of_a_sweep_have_the_bounds_of_a_prediction() -> None:

@@ -20,6 +20,7 @@ from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.fit import fit
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.prediction.prices import Price
 from neuralpower.report.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe
 from tests.asking import requested
@@ -176,7 +177,8 @@ def test_the_command_that_says_more_repeats_how_the_network_is_trained() -> None
 
 
 def test_cost_follows_from_a_price() -> None:
-    every = layouts(wanted("decode", by="cost", price=3.6), PREDICTOR)
+    every = layouts(wanted("decode", by="cost", price=Price(3.6, "EUR")), PREDICTOR)
+    assert "EUR per 1M" in layouts_table(every)
     best = every.fitting[0]
     assert best.cost == pytest.approx(3.6 * 4 / 3600 / (best.tokens_per_s or 0.0) * 1e6)
     assert best.cost == min(one.cost or 0.0 for one in every.fitting)
@@ -187,7 +189,6 @@ def test_cost_follows_from_a_price() -> None:
     [
         ({"by": "cost"}, "no price says what a device costs"),
         ({"by": "beauty"}, "unknown ranking 'beauty'"),
-        ({"price": -1.0}, "must be more than 0"),
         ({"global_batch": 8}, "samples of a training step"),
         ({"schedule": "interleaved"}, "orders passes of training"),
     ],

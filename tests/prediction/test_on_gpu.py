@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from neuralpower.errors import DeviceError, ModelError
 from neuralpower.layers import Call
 from neuralpower.measure import rig as rigs
 from neuralpower.measure.cuda.rig import CudaRig
+from neuralpower.measure.meters import Description, Reading
 from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
 from neuralpower.prediction.request import Request
 from tests.program import run
@@ -18,7 +20,23 @@ from tests.simulated_cuda import META, SimulatedCuda, rig_of
 
 DEEP = "zoo:deep_mnist"
 KERNELS_S, LAUNCHES_S = 1e-3, 3e-3  # of every network here: the device's time, and the host's to issue it
+METERED_W = 300.0
 EAGER_S = LAUNCHES_S + KERNELS_S  # its one kernel begins when it is issued
+
+
+@dataclass
+class Steady:
+    """A meter of METERED_W, whose counter moves every 10 ms of the simulated clock."""
+
+    cuda: SimulatedCuda
+
+    def read(self) -> list[Reading]:
+        self.cuda.sleep(5e-4)
+        now = self.cuda.clock_ns()
+        return [Reading("gpu-0", METERED_W * (now // 10**7) / 100, METERED_W, now)]
+
+    def describe(self) -> Description:
+        return Description("made_up", "board", 350.0)
 
 
 class Rig:
@@ -31,7 +49,7 @@ class Rig:
     def __init__(self, name: str = "NVIDIA L40S", fails: str | None = None) -> None:
         self.name, self.fails = name, fails
         self.cuda = SimulatedCuda()
-        self.real: CudaRig = rig_of(self.cuda)
+        self.real: CudaRig = rig_of(self.cuda, meter=Steady(self.cuda))
         self.asked: list[Call] = []
 
     def time(self, calls: Sequence[Call], rounds: int = 0) -> list[dict[str, Any]]:
@@ -40,6 +58,10 @@ class Rig:
         if self.fails is not None:
             return [{"status": self.fails, "error_class": "E", "error_msg": "no such kernel"} for _ in calls]
         return self.real.time([Call(lambda: self.cuda.launch(KERNELS_S, LAUNCHES_S), ()) for _ in calls])
+
+    def power(self, call: Call) -> dict[str, Any]:
+        """The watts of a real rig whose calls are known."""
+        return self.real.power(Call(lambda: self.cuda.launch(KERNELS_S, LAUNCHES_S), ()))
 
     def hardware(self) -> dict[str, Any]:
         return {"name": self.name, "type": "gpu"}
@@ -56,6 +78,23 @@ def test_an_eager_network_is_compared_with_the_time_of_eager_calls() -> None:
     assert (found.slowdown, found.noise, found.too_slow) == (1.0, None, None)
     assert isinstance(rig.asked[0].function, torch.nn.Module)  # the network itself, on the rig's device
     assert {p.device for p in rig.asked[0].function.parameters()} == {META}
+
+
+def test_watts_of_a_gpus_meter_stand_next_to_the_predicted() -> None:
+    rig = Rig()
+    (found,) = evaluate_on(rig, [Request(DEEP, 2, run="graph")], predictor_of(rig), energy=True)
+    assert found.drawn is not None and found.drawn.reason is None
+    assert found.drawn.power_w == pytest.approx(METERED_W, rel=0.02)
+    assert found.drawn.energy_j == pytest.approx(METERED_W * KERNELS_S, rel=0.05)
+
+
+def test_the_command_measures_energy_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(rigs, "open_rig", lambda device, power, threads: (asked.append(power), Rig())[1])
+    ran = run("evaluate", DEEP, "--device", "cuda:0", "--energy", "--json")
+    assert (ran.code, asked) == (0, ["auto"]), ran.err
+    (told,) = json.loads(ran.out)["networks"]
+    assert told["measured_w"] == pytest.approx(METERED_W, rel=0.02)
 
 
 def test_a_graph_is_compared_with_the_devices_time() -> None:

@@ -293,6 +293,27 @@ def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
     assert "Replicas over time" in html_text(plan_page(found))
 
 
+def test_a_plan_says_what_a_token_costs_on_each_device() -> None:
+    asked: dict[str, Any] = {
+        "rate": 5.0,
+        "sla": "ttft=1s",
+        "devices": "h100-sxm,l40s",
+        "tensor_parallel": "1",
+    }
+    asked |= {"input": 64, "output": 4, "requests": 6, "price": "h100-sxm=3.6", "currency": "EUR"}
+    found = neuralpower.plan(SMALL, region="DE", pue=1.5, **asked)
+    by = {choice.device: choice for choice in found.choices}
+    dear, free = by["nvidia-h100-sxm5-80gb"], by["nvidia-l40s"]
+    assert dear.each is not None and free.each is not None and dear.load.drawn is not None
+    paid, joules = dear.each.price, dear.each.energy_j
+    assert paid is not None and joules is not None
+    assert paid.value == pytest.approx(3.6 / 3600 / dear.load.tokens_per_s * 1e6)
+    assert joules.value == pytest.approx(1.5 * dear.load.drawn.power_w / dear.load.tokens_per_s)
+    assert free.each.price is None and free.each.carbon_g is not None
+    text = plan_table(found)
+    assert "EUR" in text and "g CO2e per 1M" in text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -301,9 +322,14 @@ def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
         ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "by": "cost"}, "needs prices"),
         (
             {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": "h100-sxm"},
-            "price: h100-sxm=2.49",
+            "price 'h100-sxm': write a positive price",
         ),
         ({"rate": -5, "sla": "ttft=1s", "devices": "h100-sxm"}, "rate -5"),
+        (
+            {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "currency": "EUR"},
+            "--currency EUR: no --price",
+        ),
+        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "region": "XQ"}, "region"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:

@@ -28,6 +28,7 @@ from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
 from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched
+from neuralpower.prediction.prices import Price
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
@@ -53,7 +54,7 @@ class Wanted:
     sequence: bool = False
     schedule: str = "1f1b"
     by: str = RANKED[0]
-    price: float | None = None  # of a device for an hour
+    price: Price | None = None  # of a device
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be ranked."""
@@ -61,8 +62,6 @@ class Wanted:
             raise unknown("ranking", self.by, RANKED)
         if self.by == "cost" and self.price is None:
             raise InputError("by cost: no price says what a device costs; give --price 2.5, for an hour")
-        if self.price is not None and not 0 < self.price < 1e9:
-            raise InputError(f"price {self.price:g}: must be more than 0, for a device and an hour; give 2.5")
         if self.global_batch is not None and (not self.request.trains or self.global_batch < 1):
             raise InputError(
                 f"global batch {self.global_batch}: samples of a training step, 1 or more; "
@@ -312,7 +311,7 @@ class _Search:
         each = self.wanted.tokens
         tokens = rate * each if each > 1 or self.request.phase.name == DECODE else None
         price = self.wanted.price
-        paid = None if price is None else price * layout.ranks / HOUR_S / (tokens or rate) * 1e6
+        paid = None if price is None else price.per_hour * layout.ranks / HOUR_S / (tokens or rate) * 1e6
         return {
             "runtime_s": runtime,
             "samples_per_s": rate,

@@ -92,6 +92,16 @@ class SweepPoint:
         return self.energy_j / self.runtime_s if self.energy_j and self.runtime_s else None
 
     @property
+    def power_ends_w(self) -> tuple[float, float] | None:
+        """The 90 % bounds of the mean power: its squared errors and those of time add up to joules'."""
+        watts, joules = self.power_w, (self.energy_low_j, self.energy_j, self.energy_high_j)
+        if watts is None or not all((*joules, self.low_s, self.runtime_s, self.high_s)):
+            return None
+        energy, time = np.log(np.array([joules, (self.low_s, self.runtime_s, self.high_s)], dtype=float))
+        apart = np.sqrt(np.maximum(np.diff(energy) ** 2 - np.diff(time) ** 2, 0.0))
+        return float(watts * np.exp(-apart[0])), float(watts * np.exp(apart[1]))
+
+    @property
     def host_bound(self) -> bool:
         """Whether the host's launches set the pace, so that a larger batch hardly takes longer."""
         return (self.launch_share or 0.0) > 1 - 1 / HOST_BOUND
