@@ -96,6 +96,7 @@ def test_all_five_are_there() -> None:
 
 
 if __name__ == "__main__":
+    os.environ["NEURALPOWER_PROGRESS"] = "off"  # as in tests: a slow machine says more
     for _file in FILES:
         with elsewhere():
             _text = played(commands_of(_file))
