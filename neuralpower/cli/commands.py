@@ -218,7 +218,8 @@ def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
         if argument == "--":
             return [*words, *arguments[place:]]
         name, equals, value = argument.partition("=")
-        if name.startswith("--") and name not in known:
+        tokens = name == "--output" and (value or "".join(arguments[place + 1 : place + 2])).isdecimal()
+        if name.startswith("--") and name not in known and not tokens:  # a number of tokens is no file
             plain = name.replace("_", "-")
             name = next((one for one in (plain, HISTORIC.get(plain, "")) if one in known), name)
         words.append(f"{name}{equals}{value}")
