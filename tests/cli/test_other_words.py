@@ -18,7 +18,7 @@ SAID = {
     "predict gpt2 --fp16 --device 4090": "predict gpt2 --dtype float16 --device 4090",
     "predict gpt2 --precision int8": "predict gpt2 --weights int8",
     "predict gpt2 --precision bfloat16": "predict gpt2 --dtype bfloat16",
-    "predict gpt2 --phase generate --prompt 10 --output 128": "predict gpt2 --phase generate --prompt 10 --new-tokens 128",
+    "predict gpt2 --prompt 10 --output 128": "predict gpt2 --prompt 10 --new-tokens 128",
     "predict sdxl --width 1024 --height 768": "predict sdxl --resolution 1024x768",
     "predict gpt2 --seq-len 5 --isl 100": "predict gpt2 --seq-len 5 --prompt 100",
     "compare --model gpt2 --device a10 h100 t4": "rank gpt2 --device a10,h100,t4",
