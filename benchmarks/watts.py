@@ -424,11 +424,14 @@ def printed(samples: Sequence[Sample], errors: Array, what: str) -> None:
 
 
 def main(
-    path: Annotated[Path, typer.Argument(help="Folder of the measurements.")],
+    path: Annotated[Path | None, typer.Argument(help="Folder of the measurements.")] = None,
     runs_file: Annotated[Path | None, typer.Option("--runs", help="Keep the calls of runs here.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the constants here.")] = None,
 ) -> None:
     """Fit, and print what is held out."""
+    if path is None or not (path / "power").is_dir():
+        print("benchmarks.watts needs a folder that holds power/: skipped")
+        return
     if runs_file is not None and runs_file.exists():
         of_runs, swept = pickle.loads(runs_file.read_bytes())
     else:

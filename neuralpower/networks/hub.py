@@ -26,6 +26,12 @@ SWITCH = "HF_HUB_OFFLINE"
 PATIENCE_S = 3.0  # until the hub counts as out of reach; its library tries again for half a minute
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 Stamps = list[tuple[str, int, int]]
+
+
+class NoSuchFileError(ModelError):
+    """The repository is there, and holds no such file."""
+
+
 _switched_here = False
 _known: dict[str, tuple[Stamps | None, dict[str, Any]]] = {}  # what this process has read, by name
 
@@ -134,6 +140,7 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
     from huggingface_hub import constants, errors
 
     name = f"hf:{repository}" + (f"@{revision}" if revision else "")
+    refusal = ModelError
     try:
         with _as_the_user_set_it():
             cached = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
@@ -151,13 +158,14 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
     except errors.LocalEntryNotFoundError:
         reason = f"is not in the cache, and {_why_not()}; connect, or give a folder with its config.json"
     except errors.EntryNotFoundError:
+        refusal = NoSuchFileError
         reason = f"holds no {file}; choose a repository of transformers, or give a folder with one"
     except Exception as error:  # of its HTTP library, which is another one in other versions
         reason = f"cannot be read ({one_line(error)}); give a folder with its config.json"
     if optional:
         return None
     listed = listed_as(repository)
-    raise ModelError(f"{name} {reason}" + (f"; or write {listed}, which needs no network" if listed else ""))
+    raise refusal(f"{name} {reason}" + (f"; or write {listed}, which needs no network" if listed else ""))
 
 
 def _why_not() -> str:

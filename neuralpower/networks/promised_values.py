@@ -67,6 +67,11 @@ def with_values(tensor: Tensor) -> Tensor:
     return say_made_up(_laid_as(tensor, values), "ones, as values are not known")
 
 
+def without_data(tensor: Tensor) -> Tensor:
+    """The tensor on meta, laid out as it is."""
+    return tensor if tensor.is_meta else alike(tensor.detach().to("meta"), tensor)
+
+
 def _laid_as(tensor: Tensor, values: Tensor) -> Tensor:
     """Values in the memory format of a tensor without values."""
     if tensor.is_contiguous() or tensor.shape != values.shape:

@@ -18,7 +18,7 @@ from neuralpower.layers.call import Call
 from neuralpower.networks.copies import main_dtype, retyped
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs, batch_of, in_batches, place, shaped_inputs
-from neuralpower.networks.promised_values import promise, promised, with_values, without_values
+from neuralpower.networks.promised_values import promise, promised, with_values, without_data, without_values
 from neuralpower.networks.refusals import all_inputs
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
@@ -220,5 +220,5 @@ def brought_inputs(name: str, own: Inputs, request: InputRequest) -> Inputs:
             f"seq_len is {request.seq_len}, but {name} brings its inputs; leave seq_len out, or let it "
             "return the module alone, with an example_inputs(batch_size, seq_len) in its file"
         )
-    shapes_only = torch.get_default_device().type == "meta"
-    return in_batches(own if shapes_only else own.mapped(with_values), request.batch_size)
+    shapes_only = torch.get_default_device().type == "meta"  # a large batch of real tensors takes memory
+    return in_batches(own.mapped(without_data if shapes_only else with_values), request.batch_size)

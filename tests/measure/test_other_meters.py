@@ -217,7 +217,7 @@ def test_apples_parts_are_read_by_device() -> None:
 def test_apples_library_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     library, told = apple(cpu_total_mj=None, gpu_mj=None, gpu_sram_mj=None, dram_mj=100)
     refused(AppleMeter("mps", library), "not_supported", "does not report the energy of its gpu")
-    refused(AppleMeter("mps"), "no_library", r"pip install neuralpower\[apple\]")
+    refused(AppleMeter("mps"), "no_library", r"pip install zeus-apple-silicon")
 
     def broken() -> Any:
         raise RuntimeError("IOReport subscription failed")
@@ -313,7 +313,7 @@ def test_amds_refusals_are_reasons(failing: dict[str, int], reason: str, text: s
     refused(AmdMeter("cuda:0", library), reason, text)
     assert library.open == 0
     refused(AmdMeter("cuda:1", AmdSmi()), "gpu_not_found", "lists 1 GPUs")
-    refused(AmdMeter(), "no_library", r"pip install neuralpower\[amd\]")
+    refused(AmdMeter(), "no_library", r"pip install amdsmi")
 
 
 # ---- other packages ----

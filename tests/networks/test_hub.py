@@ -115,7 +115,7 @@ def test_a_name_of_another_form_is_refused(serve: Hub, name: str) -> None:
     asked = serve(config=errors.RevisionNotFoundError("404", response=reply(404)))
     with pytest.raises(ModelError, match="hf:"):
         resolve(f"hf:{name}")
-    assert asked == [] or name == "a/b@@"
+    assert asked == [] or name in ("a/b@@", "a/b/c")  # c may be a part of a pipeline: its index is read
 
 
 @pytest.mark.parametrize(("held", "said"), [("{", "is not JSON"), ("[1]", "is not an object")])

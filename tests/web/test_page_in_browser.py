@@ -105,7 +105,7 @@ def test_the_page_follows_every_control(address: str, browser: Any) -> None:
         assert browser.current_url.endswith(query)
         assert browser.execute_script("return document.querySelectorAll('#answer svg').length") >= 8, control
         assert not browser.execute_script("return document.querySelectorAll('.failure').length"), control
-    assert "Price of a million samples" in browser.page_source
+    assert "price per million samples" in browser.page_source
     assert "samples per second" in browser.find_element("id", "status").text
 
     # ten changes a second: the last one is shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.errors import ModelError
 from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.diffusion.pipelines import INDEX, Pipeline, indexed, pipeline_or_part
-from neuralpower.networks.hub import CONFIG, configuration, file_of
+from neuralpower.networks.hub import NoSuchFileError, configuration, file_of
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def pipeline_of(given: Given) -> Pipeline | None:
     """The pipeline of a repository that has a model_index.json and no config.json; raises ModelError."""
     words, at, revision = given.name.partition("@")
     name = "/".join(words.split("/")[:2]) + at + revision
-    if file_of(name, CONFIG, optional=True) is not None and name == given.name:
-        return None
+    if name == given.name:
+        with contextlib.suppress(NoSuchFileError):
+            configuration(name)
+            return None
     index = file_of(name, INDEX, optional=True)
     return None if index is None else indexed(f"hf:{name}", index, partial(file_of, name))
 
