@@ -219,7 +219,7 @@ def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
             return [*words, *arguments[place:]]
         name, equals, value = argument.partition("=")
         tokens = name == "--output" and (value or "".join(arguments[place + 1 : place + 2])).isdecimal()
-        if name.startswith("--") and name not in known and not tokens:  # a number of tokens is no file
+        if name.startswith("--") and name not in known and not tokens:  # tokens, not a file
             plain = name.replace("_", "-")
             name = next((one for one in (plain, HISTORIC.get(plain, "")) if one in known), name)
         words.append(f"{name}{equals}{value}")
