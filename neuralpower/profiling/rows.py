@@ -226,7 +226,7 @@ def whole(rows: Sequence[Row], runs: Runs | None, parameters: Sequence[Tensor], 
     work = sums(rows, *names) if rows else dict.fromkeys(names, 0)  # without operators a network does nothing
     return Total(
         runtime_s=spread.runtime_s if spread else None,
-        phases_s={phase: times.runtime_s for phase, times in clean.items()},
+        phases_s={phase: times.mean_of(spread.middle) for phase, times in clean.items()} if spread else {},
         spread=spread,
         **work,
         parameters=count,

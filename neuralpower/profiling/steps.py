@@ -61,7 +61,11 @@ class Spread:
     @property
     def runtime_s(self) -> float:
         """Interquartile mean: means add up, unlike medians, and a stray repeat does not count."""
-        return float(np.mean(np.asarray(self.samples_s)[self.middle]))
+        return self.mean_of(self.middle)
+
+    def mean_of(self, repeats: np.ndarray) -> float:
+        """The mean of these samples: times of parts add up where the repeats are the whole's."""
+        return float(np.mean(np.asarray(self.samples_s)[repeats]))
 
     def quantile(self, share: float) -> float:
         return float(np.quantile(self.samples_s, share))

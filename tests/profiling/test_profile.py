@@ -353,8 +353,7 @@ def test_rows_add_up_to_the_whole(model: str, phase: str) -> None:
     assert sum(apart) == pytest.approx(1)
     assert sum(row.self_s or 0 for row in found.by_module()) == pytest.approx(found.total.runtime_s)
     if phase == "training":
-        assert {"forward", "backward", "optimizer"} <= {*found.total.phases_s}
-        assert all(0 < seconds < float("inf") for seconds in found.total.phases_s.values())
+        assert sum(found.total.phases_s.values()) == pytest.approx(found.total.runtime_s)
         assert {row.phase for row in found.rows} >= {"forward", "backward", "optimizer"}
 
 
