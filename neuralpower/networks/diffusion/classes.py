@@ -95,3 +95,14 @@ def built(cls: type[nn.Module], fields: Mapping[str, Any], dtype: torch.dtype) -
     from torch import nn
 
     return nn.Module.to(cls(**fields), dtype)  # the own `to` of diffusers only warns
+
+
+def network_source(
+    text: str, config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Source:
+    """A network by its configuration, of diffusers or of transformers; raises ModelError."""
+    from neuralpower.networks.transformers import described_source
+
+    if CLASS in config:
+        return component_source(text, config[CLASS], config, overrides)
+    return described_source(text, dict(config), dict(overrides or {}), text)

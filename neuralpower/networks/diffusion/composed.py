@@ -19,18 +19,19 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
+from neuralpower.networks.diffusion.classes import network_source
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
     EMBEDDED,
     PASSES,
     VIDEO,
+    Pipeline,
     latent_channels,
     spatial_ratio,
     temporal_ratio,
 )
 from neuralpower.networks.diffusion.pictures import MOST_STEPS, OFF, ON, Picture
-from neuralpower.networks.diffusion.pipelines import Pipeline, network_source
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 

@@ -7,16 +7,17 @@ others, its entry in the catalogue says them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from neuralpower.errors import ModelError
+from neuralpower.errors import ModelError, unknown
 
 # What guidance does: both predictions in one batch, in two passes, or as an input of a distilled network.
 BATCH, PASSES, EMBEDDED = "batch", "passes", "embedded"
 IMAGE, VIDEO, AUDIO = "image", "video", "audio"
 UNIFIED = "encoder_hidden_states"
 PROMPT = 128  # tokens of a prompt that its pipeline does not pad
+DENOISERS = ("transformer", "transformer_2", "unet", "prior")
 TEXT = {UNIFIED: ("text_encoder",)}
 
 
@@ -37,12 +38,18 @@ class Family:
     encodes: bool = False  # whether the autoencoder encodes a given image first
     ratio: int | None = None  # pixels of the result along a side of a latent, where not the decoder's
     latent_length: int | None = None  # of a sound
-    cropped: Mapping[str, int] = field(
-        default_factory=dict
-    )  # encoder -> tokens of a template cut off after it
+    cropped: Mapping[str, int] = field(default_factory=dict)  # encoder -> tokens of a template that it drops
 
 
 SD = Family(steps=50, texts={"text_encoder": 77})
+FLUX = Family(
+    steps=28,
+    guided=EMBEDDED,
+    texts={"text_encoder": 77, "text_encoder_2": 512},
+    reads={UNIFIED: ("text_encoder_2",)},
+    size=(1024, 1024),
+    patch=2,
+)
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": SD,
     "StableDiffusionXLPipeline": Family(
@@ -55,24 +62,8 @@ FAMILIES: Mapping[str, Family] = {
         reads={UNIFIED: ("text_encoder", "text_encoder_3")},
         patch=2,
     ),
-    "FluxPipeline": Family(
-        steps=28,
-        guided=EMBEDDED,
-        texts={"text_encoder": 77, "text_encoder_2": 512},
-        reads={UNIFIED: ("text_encoder_2",)},
-        size=(1024, 1024),
-        patch=2,
-    ),
-    "FluxKontextPipeline": Family(
-        steps=28,
-        guided=EMBEDDED,
-        texts={"text_encoder": 77, "text_encoder_2": 512},
-        reads={UNIFIED: ("text_encoder_2",)},
-        size=(1024, 1024),
-        patch=2,
-        conditions=1,
-        encodes=True,
-    ),
+    "FluxPipeline": FLUX,
+    "FluxKontextPipeline": replace(FLUX, conditions=1, encodes=True),
     "ChromaPipeline": Family(
         steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2
     ),
@@ -135,6 +126,36 @@ def family_of(name: str, kind: str) -> Family:
             f"such as {name}/transformer"
         )
     return found
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A published pipeline."""
+
+    name: str  # as it was requested
+    kind: str  # class of the pipeline
+    parts: Mapping[str, Mapping[str, Any]]  # role -> fields of its config.json, its class among them
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # that differ from the class's
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.name, self.kind)
+
+    @property
+    def denoisers(self) -> tuple[str, ...]:
+        """Roles of the networks that denoise."""
+        return tuple(role for role in DENOISERS if role in self.parts)
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Roles of the networks that read text."""
+        return tuple(role for role in self.parts if role.startswith("text_encoder"))
+
+    def part(self, role: str) -> Mapping[str, Any]:
+        """The configuration of a part; raises ModelError where the pipeline has none of that name."""
+        if role not in self.parts:
+            raise unknown(f"part of {self.name}", role, self.parts, ModelError)
+        return self.parts[role]
 
 
 def spatial_ratio(config: Mapping[str, Any]) -> int:

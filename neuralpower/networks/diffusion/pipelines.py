@@ -4,56 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.errors import ModelError, unknown
-from neuralpower.networks.diffusion.classes import CLASS, FLAX, model_class
-from neuralpower.networks.diffusion.families import Family, family_of
+from neuralpower.errors import ModelError
+from neuralpower.networks.diffusion.classes import CLASS, FLAX, model_class, network_source
+from neuralpower.networks.diffusion.families import Pipeline
 
 if TYPE_CHECKING:
     from neuralpower.networks.source import Source
     from neuralpower.networks.sources.base import Given
 
 INDEX, CONFIG = "model_index.json", "config.json"
-DENOISERS = ("transformer", "transformer_2", "unet", "prior")
 NO_NETWORK = re.compile(
     r"(low_res_)?scheduler|tokenizer(_\d)?|feature_extractor|image_processor|processor|safety_checker"
     r"|video_processor|watermarker"
 )
 LIBRARIES = ("diffusers", "transformers")
 Read = Callable[[str], Any]  # a path within a repository -> the value of its JSON
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A published pipeline."""
-
-    name: str  # as it was requested
-    kind: str  # class of the pipeline
-    parts: Mapping[str, Mapping[str, Any]]  # role -> fields of its config.json, its class among them
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # that differ from the class's
-
-    @property
-    def family(self) -> Family:
-        return family_of(self.name, self.kind)
-
-    @property
-    def denoisers(self) -> tuple[str, ...]:
-        """Roles of the networks that denoise."""
-        return tuple(role for role in DENOISERS if role in self.parts)
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """Roles of the networks that read text."""
-        return tuple(role for role in self.parts if role.startswith("text_encoder"))
-
-    def part(self, role: str) -> Mapping[str, Any]:
-        """The configuration of a part; raises ModelError where the pipeline has none of that name."""
-        if role not in self.parts:
-            raise unknown(f"part of {self.name}", role, self.parts, ModelError)
-        return self.parts[role]
 
 
 def described(name: str, config: Mapping[str, Any]) -> Pipeline:
@@ -117,18 +86,6 @@ def part_source(text: str, pipeline: Pipeline, role: str, overrides: Mapping[str
         return replace(found, examples=inputs, pictures=True)
     construct = found.construct
     return replace(found, construct=lambda dtype: Decoder(construct(dtype)), examples=inputs, pictures=True)
-
-
-def network_source(
-    text: str, config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
-) -> Source:
-    """A network by its configuration, of diffusers or of transformers; raises ModelError."""
-    from neuralpower.networks.diffusion.classes import component_source
-    from neuralpower.networks.transformers import described_source
-
-    if CLASS in config:
-        return component_source(text, config[CLASS], config, overrides)
-    return described_source(text, dict(config), dict(overrides or {}), text)
 
 
 def pipeline_source(text: str, pipeline: Pipeline) -> Source:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
 from neuralpower.networks.config_files import dtype_in
-from neuralpower.networks.diffusion.pipelines import INDEX, Pipeline, indexed, pipeline_or_part
+from neuralpower.networks.diffusion.families import Pipeline
+from neuralpower.networks.diffusion.pipelines import INDEX, indexed, pipeline_or_part
 from neuralpower.networks.hub import NoSuchFileError, configuration, file_of
 from neuralpower.networks.sources.base import Given, model_source
 
