@@ -75,14 +75,15 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     later: list[Callable[[], None]] = []
     prediction = predicted(trained, model, None, {**asked, "min_coverage": None}, seen, later)
     _give(asked, form, prediction, stages, trained)
-    _make_quick(later)
     check_coverage(prediction, least, "--strict")
     _check_limits(prediction, asked)
+    _make_quick(later, model)
 
 
-def _make_quick(later: Sequence[Callable[[], None]]) -> None:
+def _make_quick(later: Sequence[Callable[[], None]], model: str) -> None:
     """Do what makes other sizes quick to answer, now that the answer has been shown; Ctrl-C leaves it out."""
     sys.stdout.flush()
+    stage(f"answered; keeping other sizes of {model} (Ctrl-C skips that)")
     with contextlib.suppress(KeyboardInterrupt):
         for work in later:
             work()
