@@ -60,7 +60,7 @@ class KeptNetwork:
         return key_of({**self.question, "facts": str(shape)})
 
     def recorded(self, request: Request, question: Question) -> Recorded | None:
-        """What was recorded of such a pass, or follows from others; None where neither is kept."""
+        """What was recorded of this pass, or follows from others; None where neither is kept."""
         key = self._key(request, question)
         if key is None:
             return None

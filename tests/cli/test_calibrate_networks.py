@@ -115,7 +115,7 @@ def test_unknown_networks_are_listed_and_the_others_used(timed: pd.DataFrame, tm
 def test_devices_without_a_sheet_and_options_without_a_file_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "timed.csv"
     file.write_text("model,batch,runtime_s\n")
-    small = tmp_path / "small.csv"  # the host sets the pace of such networks
+    small = tmp_path / "small.csv"  # the host sets the pace of small networks
     small.write_text("model,batch,runtime_s,dtype\n" + "zoo:resnet18,1,2.5,float16\n")
     for arguments, words in (
         (("--from", "my-gpu", "--networks", file), "neuralpower dataset init FOLDER --device-spec FILE"),

@@ -90,7 +90,7 @@ def _places(count: int, chosen: int, like: Tensor) -> Tensor:
 # Engines run them so, and so do expert ranks: rows of what nobody chose are not sent.
 
 
-NAMES = ("router", "experts", "shared_expert", "top_k", "hidden_dim")  # of such a mixture
+NAMES = ("router", "experts", "shared_expert", "top_k", "hidden_dim")  # of a mixture
 
 
 def compute_choices(module: nn.Module) -> None:
