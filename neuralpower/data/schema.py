@@ -39,13 +39,14 @@ def _number(rule: Key) -> Any:
 PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
 Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
 OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz", *LINKS)
-FRESH = "fresh_s_per_byte"
+FRESH, COPIED, PRODUCTS = "fresh_s_per_byte", "copied_bytes_per_s", "product_flops_per_s"
 NUMBERS = {
     **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),
     "year": Key(1970, 2100, "", whole=True),
     "lanes_per_scheduler": Key(1, 1024, "lanes"),
     FRESH: Key(0, 1e-6, "s"),
+    COPIED: Key(1e6, 1e14, "B/s"),
 }
 Text = Annotated[str, Meta(description="a text")]
 Texts = Annotated[list[str], Meta(description="a list of names")]
@@ -58,13 +59,22 @@ HardwareMeta = msgspec.defstruct(
         ("flags", Texts | None, None),  # which distinguish CPUs, as names do
         ("platform", Text | None, None),
         ("accelerator", Truth | None, None),  # in files that name no platform
-        ("peak_flops_per_s", Annotated[Peaks, Meta(description="an object of FLOP/s by dtype")] | None, None),
+        *(
+            (name, Annotated[Peaks, Meta(description="an object of FLOP/s by dtype")] | None, None)
+            for name in ("peak_flops_per_s", PRODUCTS)
+        ),
         *((name, _number(rule) | None, None) for name, rule in NUMBERS.items()),
     ],
     module=__name__,
 )
-MEASURED = ("idle_w", FRESH)  # anew in each run: datasets of a device may differ
-HARDWARE = ("platform", "accelerator", "peak_flops_per_s", *NUMBERS)  # a difference changes what is trained
+MEASURED = ("idle_w", FRESH, COPIED, PRODUCTS)  # anew in each run: datasets of a device may differ
+HARDWARE = (
+    "platform",
+    "accelerator",
+    "peak_flops_per_s",
+    PRODUCTS,
+    *NUMBERS,
+)  # a difference changes what is trained
 
 
 class SessionMeta(msgspec.Struct):

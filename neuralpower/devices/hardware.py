@@ -62,6 +62,9 @@ class Hardware:
     pcie_bytes_per_s: float | None = None  # in one direction
     network_bytes_per_s: float | None = None  # to other nodes, in one direction
     fresh_s_per_byte: float | None = None  # that memory fresh from the system costs a process; None: unknown
+    # What a CPU was seen to reach, and no sheet states: None and none where that was not measured.
+    copied_bytes_per_s: float | None = None  # read and written by a copy beyond the last-level cache
+    product_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # in large products, by dtype
 
     @property
     def board_w(self) -> float | None:

@@ -29,7 +29,7 @@ from neuralpower.layers.base import TRAINING
 from neuralpower.layers.columns import TILE, between_powers
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import causal_share, ceil_to, chosen, either, past
-from neuralpower.layers.traits import Traits, sides_of, steps
+from neuralpower.layers.traits import Traits, by_code, sides_of, steps
 from neuralpower.layers.views import bytes_terms, peak_flops
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -293,7 +293,9 @@ class Attention(Layer):
         cpu=View(group=_group, terms=_terms, features=_features),
         kernels=View(terms=_kernel_terms, features=_kernel_features, degrees=(0, 1)),
     )
-    law = KindLaw(needed_flops=_needed_flops, traits=_traits, between=_between)
+    law = KindLaw(
+        needed_flops=_needed_flops, traits=_traits, between=_between, on_cpu=by_code(16.0, {"dropout": 36.0})
+    )
     training = Training(backward=_backward, only=lambda layer: layer.dropout)
 
     @classmethod

@@ -32,7 +32,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.tensors import check_output
 from neuralpower.layers.terms import ceil_to, floor_div
 from neuralpower.layers.training import Args, Named, keeps_inputs
-from neuralpower.layers.traits import Traits, of_product, only, steps
+from neuralpower.layers.traits import Traits, by_code, of_product, only, steps
 from neuralpower.layers.views import bytes_terms
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
@@ -184,7 +184,7 @@ class Convolution(Windowed):
         cpu=View(group=_group, terms=_terms, features=_features), kernels=View(features=_shape_features)
     )
     # libraries run all of them as products of unfolded inputs
-    law = KindLaw(alike="convolution", traits=_traits)
+    law = KindLaw(alike="convolution", traits=_traits, on_cpu=by_code(12.0, {"grouped": 60.0}))
     training = Training(gradients=_gradients, operands_of=_operands_of, keeps=keeps_inputs)
 
     @classmethod
@@ -454,6 +454,7 @@ class ConvTranspose2d(Convolution):
     sized = ("in", "kernel", "stride", "padding", "output_padding", "dilation")
     output_padding_height = output_padding_width = 0
     sweep_share = 1.2
+    law = replace(Convolution.law, on_cpu=lambda layer: 50.0)
     function = "conv_transpose2d"
     argument_order = TRANSPOSED
 

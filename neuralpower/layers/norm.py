@@ -30,7 +30,7 @@ from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.tensors import contiguous_run
 from neuralpower.layers.terms import aligned, evicted
 from neuralpower.layers.training import Args, Named
-from neuralpower.layers.traits import WIDTHS, Traits, only, steps
+from neuralpower.layers.traits import WIDTHS, Traits, by_code, only, steps
 from neuralpower.layers.views import by_function, bytes_terms, seconds_terms
 
 OPERATORS = {
@@ -138,7 +138,7 @@ class Norm(Layer):
         kernels=View(alignment=_alignment),
         pooled=View(terms=_pooled_terms),
     )
-    law = KindLaw(traits=_traits)
+    law = KindLaw(traits=_traits, on_cpu=by_code(12.0, {OF_BATCH: 24.0}))
     training = Training(
         gradients=_gradients,
         operands_of=_operands_of,

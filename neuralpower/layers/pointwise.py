@@ -16,7 +16,7 @@ from neuralpower.layers import Bytes, Described, Hardware, KindLaw, Layer, View,
 from neuralpower.layers.operands import by_dtype
 from neuralpower.layers.tensors import dtype_name
 from neuralpower.layers.terms import distinct, past
-from neuralpower.layers.traits import Traits, only, steps
+from neuralpower.layers.traits import DENSE_ON_CPU, Traits, by_code, only, steps
 from neuralpower.layers.views import bytes_terms
 
 HEAVY = frozenset(
@@ -86,6 +86,20 @@ def _features(layer: Pointwise, _: Hardware) -> Described:
     }
 
 
+ON_CPU = by_code(
+    DENSE_ON_CPU,
+    {
+        **{"heavy": 12.0, "random": 45.0, **dict.fromkeys("log log2 log10 log1p sqrt".split(), 30.0)},
+        **{"masked_fill": 15.0, "upsample_nearest": 27.0, "gather": 45.0, "scatter": 21.0, "sort": 8.0},
+    },
+)
+STRIDED = 2.5  # times that where an operand lies in another order
+
+
+def _on_cpu(layer: Pointwise) -> Any:
+    return ON_CPU(layer) * np.where(np.asarray(layer.run) > 0, STRIDED, 1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pointwise(Layer):
     """One function of each element."""
@@ -102,7 +116,7 @@ class Pointwise(Layer):
     dimensions = ("elements",)
     later = frozenset({"from_dtype", "to_dtype"})
     views = Views(cpu=View(terms=_terms, features=_features, moved=_fitted_bytes))
-    law = KindLaw(traits=_traits)
+    law = KindLaw(traits=_traits, on_cpu=_on_cpu)
 
     def usual_types(self) -> tuple[Any, Any]:
         """The types that it reads in one operand and writes where its fields do not say them."""

@@ -19,7 +19,7 @@ from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, 
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.rows import to_row
 from neuralpower.layers.tensors import first
-from neuralpower.layers.traits import Traits, steps
+from neuralpower.layers.traits import Traits, by_code, steps
 from neuralpower.layers.views import by_function, bytes_terms
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
@@ -82,7 +82,7 @@ class Pooling(Windowed):
     words = {"function": FUNCTIONS}
     group_names = FUNCTIONS
     views = Views(cpu=View(group=by_function, terms=_terms, features=_features))
-    law = KindLaw(traits=_traits)
+    law = KindLaw(traits=_traits, on_cpu=by_code(20.0, {"avg": 100.0, "max": 200.0}))
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:

@@ -97,7 +97,7 @@ class Recurrent(Layer):
     group_names = tuple(GATES)
     later = frozenset({"packed_steps", "proj_size"})
     views = Views(cpu=View(group=by_function, terms=_terms, features=_features))
-    law = KindLaw(launches=_launches)
+    law = KindLaw(launches=_launches, on_cpu=lambda layer: 10.0)
     training = Training(gradients=_gradients, operands_of=_operands_of)
     rule = "packed steps must be enough for the longest sequence and one of each other, "
     rule += "and at most the steps of all"

@@ -27,7 +27,7 @@ from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.tensors import first, memory_order
 from neuralpower.layers.training import is_floating
-from neuralpower.layers.traits import Traits
+from neuralpower.layers.traits import DENSE_ON_CPU, Traits, by_code
 from neuralpower.layers.views import bytes_terms, seconds_terms
 
 FUNCTIONS = """
@@ -42,15 +42,21 @@ OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
 # 512 threads with 16 numbers each: PyTorch splits longer rows, aten/src/ATen/native/cuda/Reduce.cuh
 ELEMENTS_OF_A_BLOCK = 8192
 SHORT_KERNEL_S = 2e-6  # of a short kernel more, up to a factor
+IN_VECTORS = ("sum", "mean", "amax", "amin", "any", "all")  # across rows: a CPU adds whole rows
+ON_CPU = {
+    **dict.fromkeys((*SPREADS, "prod"), 30.0),
+    **dict.fromkeys((*WITH_INDICES, "logsumexp", "norm"), 14.0),
+}
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
 def _terms(layer: Reduction, hardware: Hardware) -> Described:
-    """Reads along rows and across them, functions that need two passes, outputs."""
+    """Reads along rows and across them, by vectors or not, functions that need two passes, outputs."""
     across = 1 - layer.last
     function = np.asarray(layer.function)
     return {
         "elements_across": layer.elements * across,
+        "elements_across_singly": layer.elements * across * ~np.isin(function, IN_VECTORS),
         "elements_two_passes": layer.elements * np.isin(function, (*SPREADS, "logsumexp")),
         "elements_extrema": layer.elements * np.isin(function, EXTREMA),
         "outputs_across": layer.outputs * across,
@@ -127,7 +133,7 @@ class Reduction(Layer):
     recurring_share = 0.2
     words = {"function": OperatorNames(FUNCTIONS)}
     views = Views(cpu=View(terms=_terms, features=_features), kernels=View(terms=_kernel_terms))
-    law = KindLaw(traits=_traits)
+    law = KindLaw(traits=_traits, on_cpu=by_code(DENSE_ON_CPU, ON_CPU))
     training = Training(differentiable=_differentiable, backward=_backward)
 
     @classmethod

@@ -139,7 +139,7 @@ class Softmax(Layer):
         # both kernels together: separately, five devices have too little data of each
         pooled=View(group=as_one, terms=_pooled_terms),
     )
-    law = KindLaw(traits=_traits, launches=lambda layer: 1 + layer.copied)
+    law = KindLaw(traits=_traits, launches=lambda layer: 1 + layer.copied, on_cpu=lambda layer: 10.0)
     training = Training(backward=_backward)
 
     @classmethod

@@ -237,7 +237,7 @@ class TiledProduct(Layer):
         # GPUs differ where the inner side is long
         pooled=View(terms=_pooled_terms, tells_of_others=lambda layer: layer.sides()[3] <= COMMON_INNER),
     )
-    law = KindLaw(traits=_traits)
+    law = KindLaw(traits=_traits, on_cpu=lambda layer: 13.0)
 
     @abstractmethod
     def sides(self) -> tuple[Any, Any, Any, Any]:

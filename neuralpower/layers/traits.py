@@ -80,6 +80,22 @@ def of_product(itemsize: Any, batch: Any, rows: Any, columns: Any, inner: Any) -
     }
 
 
+DENSE_ON_CPU = 3.0
+
+
+def by_code(usual: float, factors: Mapping[str, float]) -> Callable[[Any], Any]:
+    """A factor by function, or by the group of a CPU's code: what no vector instruction does takes long."""
+
+    def factor(layer: Any) -> Any:
+        names, found = (layer.views.cpu.group(layer), getattr(layer, "function", "")), np.asarray(usual)
+        for name, times in factors.items():
+            is_so = functools.reduce(np.logical_or, [np.asarray(own) == name for own in names])
+            found = np.where(is_so, times, found)
+        return found
+
+    return factor
+
+
 # ---- Laws: what bounds the time of a kind's calls on any device, besides their FLOP and bytes ----
 
 
@@ -104,6 +120,8 @@ class KindLaw:
     bound_s: Callable[[Any, Hardware], Any] = lambda layer, hardware: None
     # The part of the device that bounds it instead, as text; "" where `bound_s` is None.
     bound_by: Callable[[Any, Hardware], str] = lambda layer, hardware: ""
+    # Times its law that a CPU takes for a large forward call at most (`learn/laws.py`).
+    on_cpu: Callable[[Any], Any] = lambda layer: DENSE_ON_CPU
     # By what devices run a kind alike, given its name of a type; None: by nothing.
     alike_by: Callable[[Any, Hardware, str], float | None] = lambda kind, hardware, dtype: (
         hardware.width(dtype) if kind.multiplies and dtype in hardware.peak_flops_per_s else None

@@ -1,9 +1,17 @@
-"""Laws that hold every answer on a device that runs kernels: no faster than its sheet, not many times slower.
+"""Laws that hold every answer of a device: no faster than its sheet, not many times slower.
 
     law    = max(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth)
     least  = law at the type's own peak: caches hold what a kernel reads again, not what the one before left
     most   = DENSE x law, LOOSE x law for calls that no vector or tensor core fits, GENERAL x law for torch's
              attention, plus their launches
+
+On a CPU, of which no sheet says what few of its cores reach, the rates of a copy and of large products are
+measured, and forward calls far from its rows are held:
+
+    law    = max(FLOP at the products' rate, bytes at the copy's), its bytes past twice the last-level cache
+             alone for the least
+    least  = law / FASTER: convolutions save FLOP, and a server's cache holds more than it lets a guest know
+    most   = the kind's `on_cpu` x law + CALL_S
 
 Fewer bits take no longer, but for products that scale their operands first: on an H100, an L40S and a B200,
 a third to four fifths of 36,000 in fp8 take longer than in bfloat16.
@@ -15,13 +23,15 @@ the very device and lies among its rows is exempt from `most`: its kernels may b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
-from neuralpower.layers.base import Layer
+from neuralpower.layers.base import FORWARD, Layer
 from neuralpower.layers.columns import replaced, take
+from neuralpower.layers.terms import past
 from neuralpower.layers.traits import Traits
 from neuralpower.layers.views import most_flops, peak_flops
 from neuralpower.learn.problem import Array
@@ -41,24 +51,33 @@ BOUNDED_BY: Mapping[float, tuple[str, ...]] = {
 HALF = 16  # bits of the usual types
 MARKS = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")  # traits of the latter
 LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
+# On two EPYCs of two cores. One in a thousand of their 9,000 calls whose law is 0.5 ms and more is faster.
+FASTER, CACHES = 2.6, 2
+CALL_S = 1e-4  # of a CPU's call beside its work, with a library's code for a new shape
 
 
 def least_s(columns: Layer, hardware: Hardware) -> Array:
     """Seconds that no such call can stay below, [rows]; 0 for kinds that something else bounds."""
+    size = sum(columns.bytes())
+    if (on_cpu := _on_cpu(columns, hardware, past(size, CACHES * hardware.llc_bytes))) is not None:
+        return on_cpu / FASTER
     if _otherwise_bound(columns, hardware):
         return np.zeros(len(columns.dtype))
     fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
     peak = most_flops(columns, hardware) if columns.multiplies else fastest
-    memory_s = sum(columns.bytes()) / hardware.memory_bytes_per_s
+    memory_s = size / hardware.memory_bytes_per_s
     law = np.asarray(np.maximum(columns.law.needed_flops(columns) / peak, memory_s), dtype=float)
     return np.broadcast_to(law, (len(columns.dtype),))
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
     """Seconds that no such call needs, [rows]; infinite for kinds that something else bounds."""
+    traits = columns.law.traits(columns)
+    if (on_cpu := _on_cpu(columns, hardware, traits.passes * sum(columns.bytes()))) is not None:
+        forward = np.asarray(columns.phase) == FORWARD
+        return np.where(forward, columns.law.on_cpu(columns) * on_cpu + CALL_S, np.inf)
     if _otherwise_bound(columns, hardware):
         return np.full(len(columns.dtype), np.inf)
-    traits = columns.law.traits(columns)
     compute, memory = floors(columns, hardware, traits)
     law = np.maximum(compute, traits.passes * memory)
     launches = np.maximum(np.asarray(columns.law.launches(columns), dtype=float), 1)
@@ -112,6 +131,21 @@ def in_more_bits(columns: Layer, hardware: Hardware) -> list[Layer]:
         for name in wider
         if name in hardware.peak_flops_per_s
     ]
+
+
+def _on_cpu(columns: Layer, hardware: Hardware, size: Any) -> Array | None:
+    """Seconds of FLOP, or of `size` bytes, by what the CPU was measured to reach, [rows].
+
+    0 for gradients, which may be no more than views. None for other devices, and where nothing was measured.
+    """
+    if hardware.copied_bytes_per_s is None:
+        return None
+    memory = size / hardware.copied_bytes_per_s
+    rates = hardware.product_flops_per_s
+    fastest, dtypes = max(rates.values(), default=np.inf), np.asarray(columns.dtype, dtype=str)
+    rate = np.array([rates.get(name, fastest) for name in dtypes.tolist()])
+    law = np.maximum(columns.law.needed_flops(columns) / rate, memory)
+    return np.where(np.asarray(columns.phase) == FORWARD, law, 0.0)
 
 
 def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:

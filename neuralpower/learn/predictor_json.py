@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from neuralpower.data.schema import check_hardware
+from neuralpower.data.schema import PRODUCTS, check_hardware
 from neuralpower.dtypes import DTYPES, floats_of
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
 from neuralpower.files.atomic import check_place, replace_file
@@ -333,8 +333,9 @@ def _check_whole(part: PredictorPart) -> None:
 def _check_hardware(hardware: HardwarePart | None) -> None:
     if hardware is None:
         return
-    for dtype in hardware.peak_flops_per_s:
-        _known("dtype of peak_flops_per_s", dtype, DTYPES)
+    for name in ("peak_flops_per_s", PRODUCTS):
+        for dtype in getattr(hardware, name):
+            _known(f"dtype of {name}", dtype, DTYPES)
     if (hardware.idle_w or 0.0) >= (hardware.limit_w or math.inf):
         raise _wrong("hardware.idle_w", hardware.idle_w, f"less than limit_w, which is {hardware.limit_w}")
 

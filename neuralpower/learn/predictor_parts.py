@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower.data.schema import FRESH, NUMBERS
+from neuralpower.data.schema import COPIED, FRESH, NUMBERS
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.layers import Layer
 from neuralpower.layers.rows import LARGEST
@@ -69,6 +69,8 @@ class HardwarePart(Part, frozen=True):
     pcie_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["pcie_bytes_per_s"].high)] | None = None
     network_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["network_bytes_per_s"].high)] | None = None
     fresh_s_per_byte: Annotated[float, Meta(ge=0, le=NUMBERS[FRESH].high)] | None = None
+    copied_bytes_per_s: Annotated[float, Meta(gt=0, le=NUMBERS[COPIED].high)] | None = None
+    product_flops_per_s: dict[str, Peak] = {}
     platform: str | None = None  # None: as `accelerator` says, in files of older versions
 
 

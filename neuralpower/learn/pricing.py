@@ -182,11 +182,16 @@ class Pricer:
         t, outside, unsure = times.runtime_s, times.outside, times.unsure
         spread = regressor.spread if match.exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
+        shared = np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST)
+        if not self.view.kernels:  # what no law allows, no bound has
+            low = np.maximum(low, np.log(np.maximum(times.least_s, SHORTEST_S) / t))
+            high = np.minimum(high, np.log(times.most_s / t))
+            shared = np.minimum(shared, np.maximum(high - low, 0) / (2 * NINETY))
         return Estimates(
             t,
             np.maximum(t * np.exp(low), times.least_s),
             t * np.exp(high),
-            np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST),
+            shared,
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
             held,
             np.full(len(t), self.numbers[match.found]),
@@ -222,13 +227,16 @@ class Pricer:
         rows, never = len(t), np.full(len(t), np.inf)
         least = np.broadcast_to(0.0 if of_sums else self.view.least_s(columns, here), (rows,))
         most = let = never
-        if law is not None:
+        on_cpu = here.copied_bytes_per_s is not None
+        if law is not None or on_cpu:
             free = measured | self._warm(columns, regressor) & (outside <= 0)
+            free |= on_cpu & (outside <= EXTRAPOLATION_OCTAVES)
             free &= same_chip
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             most = let = np.maximum(least, laws.most_s(columns, here))
             if exact and (self.twin is not None or not self.carried):
-                most, let = never, np.maximum(least, let * _let(t / let, outside))
+                let = np.maximum(least, let * _let(t / let, outside))
+                most = let if on_cpu else never
         return Times(np.clip(t, least, let), t, least, most, outside, known, measured, unsure)
 
     def _basis(self, exact: bool, times: Times) -> Array:

@@ -16,6 +16,7 @@ from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_PO
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
+from neuralpower.layers.base import FORWARD
 from neuralpower.layers.views import peak_flops
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
@@ -51,6 +52,8 @@ USABLE_POWER = (
     f"of rows of {SHORTEST_WITH_POWER_S * 1e6:g} us or more, or with energy_u_rel up to "
     f"{LARGEST_UNCERTAINTY:g}"
 )
+BEYOND_CACHES = 4  # times the last-level cache that passes of so many bytes do not find there
+PLAIN_PASSES = ("copy", "cat", "cast", "add", "mul", "sub")
 SLOWEST_ISSUE_S = (
     2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds
 )
@@ -84,6 +87,8 @@ class Read:
         self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
         self.usable = 0
         self.stated: dict[str, int] = {}  # rows of each kind that state a power
+        self.copies: list[np.ndarray] = []  # B/s of copies that a CPU's caches do not hold, [rows] each
+        self.products: dict[str, float] = {}  # FLOP/s of its fastest linear layer, by dtype
         self.spreads: list[np.ndarray] = []  # relative standard deviations of times, [rows] each
 
     def add(self, dataset: Dataset) -> None:
@@ -114,6 +119,7 @@ class Read:
                 self.doubts += [_of(of, doubt) for doubt in _doubts(rows, hardware, view)]
                 self.stated[kind] = self.stated.get(kind, 0) + int(np.isfinite(rows.power_w).sum())
                 self.work.append(_work(rows))
+                self._reach(rows, hardware)
                 self.spreads.append(rows.spread[np.isfinite(rows.spread)])
                 self.issued.append(_issued(rows))
             for key, part in by_key(kind, rows, view):
@@ -127,6 +133,32 @@ class Read:
                     problem = describe_power(powered.layer, hardware, powered.runtime_s, powered.power_w)
                     for name in (key, whole_kind(kind)):
                         self.parts[POWER].setdefault(name, []).append(_Part(problem, powered.line, of))
+
+    def _reach(self, rows: Rows, hardware: Hardware) -> None:
+        """Note what plain passes over memory and linear layers reach forwards."""
+        layer: Any = rows.layer
+        forward = layer.phase == FORWARD
+        if rows.kind in ("movement", "elementwise"):
+            size = sum(layer.bytes())
+            plain = forward & np.isin(layer.function, PLAIN_PASSES) & (layer.run == 0)
+            self.copies.append((size / rows.runtime_s)[plain & (size > BEYOND_CACHES * hardware.llc_bytes)])
+        if rows.kind == "linear":
+            for dtype in np.unique(layer.dtype[forward]).tolist():
+                rates = (layer.flops() / rows.runtime_s)[forward & (layer.dtype == dtype)]
+                self.products[dtype] = max(self.products.get(dtype, 0.0), float(np.max(rates)))
+
+    def reached(self, hardware: Hardware) -> Hardware:
+        """A CPU with what it reaches: as its collection measured it, else as its rows show."""
+        copies = np.concatenate([np.empty(0), *self.copies])
+        if (
+            platform_of(hardware).family != "cpu"
+            or hardware.copied_bytes_per_s is not None
+            or not len(copies)
+        ):
+            return hardware
+        return replace(
+            hardware, copied_bytes_per_s=float(np.median(copies)), product_flops_per_s=self.products
+        )
 
     def pool_small_groups(self) -> None:
         """Pool groups of a kind, dtype and phase that have too few rows each, but enough together.

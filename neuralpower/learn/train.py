@@ -86,7 +86,7 @@ def train(
     rows = _read(datasets, trust_code)
     pooled = len(rows.devices) > 1
     platform, first, rejected = _platform(datasets), datasets[0], rows.rejected
-    hardware = Hardware(platform=platform.name) if pooled else hardware_from(first.meta)
+    hardware = Hardware(platform=platform.name) if pooled else rows.reached(hardware_from(first.meta))
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     if not (alone := bool(rows.totals) and not rows.work):
         _check_enough(rows, first)

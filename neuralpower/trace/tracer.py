@@ -25,12 +25,13 @@ from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothi
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
+from neuralpower.trace.fast_attention import attention_in_parts
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.own_backward import OwnBackwardError, takes_gradients
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.undisturbed import own_caches, slow_attention, unchanged, undisturbed, unwrapped
+from neuralpower.trace.undisturbed import own_caches, unchanged, undisturbed, unwrapped
 
 
 def trace(
@@ -125,7 +126,7 @@ def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | N
         unchanged(model),
         undisturbed(model, training),
         own_caches(model),
-        slow_attention(),
+        attention_in_parts(),
         casting(autocast),
     ):
         yield

@@ -118,18 +118,6 @@ def _caches(kind: type[nn.Module]) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def slow_attention() -> Iterator[None]:
-    """The modules' own forward instead of PyTorch's fused fast path, which hides what it is made of."""
-    with alone():
-        before = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Raise ModelError after a run that needs the weights to stay, where another thread has written them.
 

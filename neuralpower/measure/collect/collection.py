@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.data.journal import Journal
-from neuralpower.data.schema import FRESH, write_meta
+from neuralpower.data.schema import MEASURED, write_meta
 from neuralpower.data.sealing import kept_rows, seal
 from neuralpower.devices.machine import read_machine, up_since
 from neuralpower.errors import DeviceError, LostDeviceError, NeuralPowerError
@@ -376,7 +376,7 @@ def collect(
                 tested = answer["self_test"]
                 collection.begin(answer)
                 collection.run()
-            new = {"idle_w": tested.get("idle_w"), FRESH: opened["hardware"].get(FRESH)}
+            new = {name: {**opened["hardware"], **tested}.get(name) for name in MEASURED}
             meta["hardware"] |= {name: value for name, value in new.items() if value is not None}
         meta["sessions"] = sessions(meta, journal.records())
         write_meta(folder, meta)  # before the journal, which holds the new ones, is put away

@@ -1,0 +1,98 @@
+"""PyTorch's fused attention of `nn.MultiheadAttention`, as the operators that it is made of.
+
+In evaluation, without gradients, torch runs a whole attention as one operator: it weighs in place and averages
+the weights of all heads. Its conditions (`why_not_fast_path`) are torch's own, but for the device: meta tensors
+stand for those of the device that is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import activation
+
+from neuralpower.processes.alone import alone
+from neuralpower.trace.undisturbed import swapped
+
+USUAL = nn.MultiheadAttention.forward
+
+
+@contextlib.contextmanager
+def attention_in_parts() -> Iterator[None]:
+    """Without fused operators, which hide what they are made of: attention with weights runs its parts.
+
+    Where nobody asks for weights, torch's kernels for CPUs and GPUs differ: `scaled_dot_product_attention`
+    stands for them, as in the modules' own forward.
+    """
+    with alone(), _fast_path(False), swapped(nn.MultiheadAttention, forward=_forward):
+        yield
+
+
+def _forward(self: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """Its own forward, which may take the fast path where weights are asked for."""
+    needed = args[4] if len(args) > 4 else kwargs.get("need_weights", True)
+    parts = {"_native_multi_head_attention": _parts}
+    with (
+        _fast_path(bool(needed)),
+        swapped(torch, **parts),
+        swapped(activation, _check_arg_device=_any_device),
+    ):
+        return USUAL(self, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _fast_path(enabled: bool) -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _any_device(_: Tensor | None) -> bool:
+    return True
+
+
+def _parts(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    width: int,
+    heads: int,
+    weight: Tensor,
+    bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    mask: Tensor | None,
+    need_weights: bool,
+    average: bool,
+    mask_type: int | None,
+) -> tuple[Tensor, Tensor]:
+    """(x [batch, tokens, width], weights), as ATen's `native_multi_head_attention` computes them.
+
+    Queries give their memory to the context, and scores theirs to the weights unless there is a mask.
+    """
+    batch, tokens, _ = query.shape
+    packed = F.linear(query, weight).view(batch, tokens, 3, heads, width // heads)
+    q, k, v = packed.permute(2, 0, 3, 1, 4).contiguous().view(3, batch * heads, tokens, -1)
+    del packed
+    scores = torch.bmm(q, k.transpose(1, 2)).view(batch, heads, tokens, tokens)
+    weights = (
+        torch._softmax(scores, -1, False)
+        if mask is not None
+        else torch._softmax(scores, -1, False, out=scores)
+    )
+    del scores
+    context = torch.bmm(weights.view(batch * heads, tokens, tokens), v, out=q)
+    merged = context.view(batch, heads, tokens, -1).transpose(1, 2).reshape(batch, tokens, width)
+    y = F.linear(merged, out_weight, out_bias)
+    if average:
+        weights = weights.sum(1)
+        weights /= heads
+    return y, weights
