@@ -1,8 +1,8 @@
 """PyTorch's fused attention of `nn.MultiheadAttention`, as the operators that it is made of.
 
-In evaluation, without gradients, torch runs a whole attention as one operator: it weighs in place and averages
-the weights of all heads. Its conditions (`why_not_fast_path`) are torch's own, but for the device: meta tensors
-stand for those of the device that is asked.
+In evaluation, without gradients, torch runs a whole attention as one operator: it weighs in place and
+averages the weights of all heads. The conditions are torch's own (`why_not_fast_path`), but for the device:
+meta tensors stand for those of the device that is asked.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
 from typing import Any
 
-import torch
 from torch import nn
 
 from neuralpower.errors import ModelError
