@@ -72,7 +72,7 @@ class CpuRig:
         self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:
-        """The processor as the system describes it, what it reaches, and what fresh memory costs under glibc."""
+        """The processor as the system describes it, what it reaches, and the cost of fresh memory."""
         described = {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
         kept = keep_heap()
         return {
