@@ -121,6 +121,7 @@ class DeviceSpec:
         default = Hardware()
         llc, l2, base, boost = map(self.get, ("llc_bytes", "l2_bytes", "base_clock_hz", "clock_hz"))
         lanes, schedulers = self.get("lanes"), self.get("schedulers")
+        links: dict[str, Any] = {name: self.get(name) for name in LINKS}
         return Hardware(
             cores=int(self.get("cores") or default.cores),
             l2_bytes=int(l2 or llc or default.l2_bytes),
@@ -136,7 +137,7 @@ class DeviceSpec:
             year=self.year,
             clock_hz=boost,
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
-            **{name: self.get(name) for name in LINKS},
+            **links,
         )
 
     def to_json(self) -> dict[str, Any]:

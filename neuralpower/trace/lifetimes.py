@@ -33,6 +33,11 @@ class Storage(NamedTuple):
     name: str = ""  # of a parameter or buffer, as the model names it
     origin: tuple[str, str] = ("", "")  # path of the module and operator that made it
 
+    def of_size(self, size: int) -> Storage:
+        """The same with other bytes, of which each block has its share."""
+        blocks = tuple(round(block * size / max(self.bytes, 1)) for block in self.blocks)
+        return self._replace(bytes=size, blocks=blocks)
+
 
 def on_library(storages: Iterable[Storage], library: str) -> list[Storage]:
     """The storages, with the work space of one library alone; "" for none."""

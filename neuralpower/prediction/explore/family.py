@@ -24,12 +24,15 @@ from torch import nn
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.layers import Layer
-from neuralpower.layers.base import in_tf32
+from neuralpower.layers.base import FORWARD, in_tf32
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.rows import to_row
+from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.explore.forms import Form, Solver, constant
+from neuralpower.prediction.memory.fresh_memory import fresh_row
 from neuralpower.prediction.memory.peak import peak
+from neuralpower.prediction.rows import Row
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, on_library
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Trace
@@ -158,6 +161,27 @@ class Table:
         more = np.sum([form(fields) for form in self.cache_per_block], axis=0) * (depth - SHALLOW)
         more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
         return weights + highest + more, moving
+
+    def fresh_s(self, fields: Array, depth: Array, predictor: Predictor) -> Array:
+        """[3, rows] seconds that fresh memory takes, low, high: for each block as much as the first two's.
+
+        Each row of other sizes is replayed.
+        """
+        held = [
+            (Storage(0, None, 1, WEIGHTS), one.form) for one in self.weights for _ in range(round(one.count))
+        ]
+        tensors = [*held, *self.storages]
+        sizes = np.stack(
+            [form(fields) + np.zeros(len(fields)) for _, form in tensors] or [0.0 * fields[:, 0]]
+        )
+        found, known = np.zeros((3, len(fields))), dict[tuple[float, ...], Row | None]()
+        for i, size in enumerate(map(tuple, sizes.T.tolist())):
+            if size not in known:
+                resized = [s.of_size(round(n)) for (s, _), n in zip(tensors, size, strict=False)]
+                known[size] = fresh_row(resized, FORWARD, predictor)
+            if (row := known[size]) is not None:
+                found[:, i] = row.runtime_s, row.low_s, row.high_s
+        return found * np.maximum(np.asarray(depth) / SHALLOW, 1.0)
 
     @cached_property
     def shown(self) -> frozenset[int]:

@@ -44,7 +44,6 @@ Array = np.ndarray
 DEPTH = "num_hidden_layers"
 BATCH = "batch_size"
 FORMULA, TRACED = "formula", "traced"
-KEPT = "latency is of a process that keeps its memory; `predict` adds fresh memory"
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,8 @@ def explore(
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis = np.full(count, FORMULA, dtype=object)
     errors, traces = dict[int, str](), 0
-    priced = predictor.hardware is not None and predictor.hardware.fresh_s_per_byte is not None
-    notes = dict.fromkeys([KEPT] if priced else [])
+    notes = dict[str, None]()
+    fresh = {how: np.zeros((3, count)) for how in dict.fromkeys((point.dtype, point.run) for point in points)}
     framework = predictor.platform.framework
     recorded = Weighing(weights, predictor.hardware)
     known = {} if known is None else known
@@ -131,6 +130,7 @@ def explore(
                 errors |= dict.fromkeys(where.tolist(), served.error)
                 continue
             fill(pool, table, fields, depth, where)
+            fresh[first.dtype, first.run][:, where] = table.fresh_s(fields, depth, predictor)
             parameters[where] = added(table.parameters, fields, depth)
             tensors, moving = table.peaks(fields, depth, predictor.platform)
             from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
@@ -140,7 +140,8 @@ def explore(
             memory[where] = tensors + framework.code_bytes(FORWARD) + library + products
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
     parts = {
-        how: pool.work(as_run(predictor, how[1]), how[0]).outcomes(predictor) for how, pool in pools.items()
+        how: pool.work(as_run(predictor, how[1]), how[0]).outcomes(predictor).with_time(*fresh[how])
+        for how, pool in pools.items()
     }
 
     def chosen(name: str) -> Array:

@@ -25,21 +25,33 @@ from neuralpower.trace.recipe import TRAINING
 SPREAD = 2.5
 
 
+def is_priced(predictor: Predictor) -> bool:
+    """Whether the predictor knows what fresh memory costs; without, its times are of memory that is kept."""
+    hardware = predictor.hardware
+    known = hardware is not None and hardware.fresh_s_per_byte is not None
+    return known and predictor.platform.allocator == "glibc"
+
+
 def fetched_by(storages: Sequence[Storage], phase: str, predictor: Predictor) -> Fetched | None:
     """What a pass or a step fetches; None where the predictor's times are of memory that is kept."""
-    hardware, platform = predictor.hardware, predictor.platform
-    if hardware is None or hardware.fresh_s_per_byte is None or platform.allocator != "glibc":
+    if not is_priced(predictor):
         return None
     habits = {FORWARD: PASS, TRAINING: STEP}.get(phase)
-    known = [storage for storage in on_library(storages, platform.library) if storage.bytes]
+    known = [storage for storage in on_library(storages, predictor.platform.library) if storage.bytes]
     return fetched(known, habits) if known and habits else None
 
 
-def fresh_row(storages: Sequence[Storage], phase: str, predictor: Predictor) -> Row | None:
-    """The row of fresh memory; None for less than a heap keeps at its end, which is chance."""
+def fresh_row(
+    storages: Sequence[Storage], phase: str, predictor: Predictor, times: float = 1.0
+) -> Row | None:
+    """The row of fresh memory; None for less than a heap keeps at its end, which is chance.
+
+    `times`: how often what the storages describe runs.
+    """
     found = fetched_by(storages, phase, predictor)
     if found is None or predictor.hardware is None or found.bytes < PADDING:
         return None
-    seconds = found.bytes * (predictor.hardware.fresh_s_per_byte or 0.0)
+    size = times * found.bytes
+    seconds = size * (predictor.hardware.fresh_s_per_byte or 0.0)
     bounds = seconds / SPREAD, seconds * SPREAD
-    return Row(f"({FRESH})", FRESH, 1, seconds, *bounds, 0, found.bytes, "memory", IN_RANGE)
+    return Row(f"({FRESH})", FRESH, 1, seconds, *bounds, 0, round(size), "memory", IN_RANGE)

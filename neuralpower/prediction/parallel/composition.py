@@ -25,6 +25,7 @@ from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.compose import Whole, assembled, rows_of
 from neuralpower.prediction.energy import energy_of
+from neuralpower.prediction.memory.fresh_memory import fresh_row
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel.lanes import Lane, lanes_of_stage, lanes_of_stages
 from neuralpower.prediction.parallel.memory import (
@@ -39,7 +40,7 @@ from neuralpower.prediction.parallel.memory import (
 from neuralpower.prediction.parallel.pieces import Course, Piece, merged, pieces_of, repeats_of
 from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.prediction.rows import BOUNDS, Interval
+from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.several_devices import Parallel, StageResult
 from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.followed import Followed
@@ -178,7 +179,7 @@ class _Composed:
     def prediction(self, model: str) -> Prediction:
         slowest = self.course.slowest
         work, answer = self._whole(slowest)
-        whole = self._times(slowest, answer)
+        whole = replace(self._times(slowest, answer), fresh=self._fresh(work))
         found = assembled(
             answer, work, self.predictor, self.question, whole, model=model, batch_size=self.batch_size
         )
@@ -207,6 +208,14 @@ class _Composed:
             return own[0].work, own[0].answer
         work = merged(own)
         return work, ask(self.predictor, work, self.question)
+
+    def _fresh(self, work: Trace) -> Row | None:
+        """Fresh memory of a rank in all micro-batches; a stage of a step takes its share of the whole's."""
+        count = self.course.count
+        if not self.trains:
+            return fresh_row(work.storages, self.question.phase, self.predictor, count)
+        storages = () if self.lifetimes is None else self.lifetimes.storages
+        return fresh_row(storages, TRAINING, self.predictor, count / self.layout.pipeline)
 
     def _times(self, rank: int, answer: Answer) -> Whole:
         """How long all takes, and the rows of a rank."""
