@@ -39,6 +39,10 @@ def _launches(layer: Recurrent) -> Any:
     return layer.steps * layer.num_layers * layer.directions
 
 
+def _again_bytes(layer: Recurrent) -> Any:
+    return layer.itemsize * (layer.steps - 1) * layer.weights
+
+
 def _gradients(layer: Recurrent) -> Mapping[str, tuple[Layer, ...]]:
     """Two products for each of the forward pass, step by step: as two passes.
 
@@ -92,12 +96,12 @@ class Recurrent(Layer):
 
     dimensions = ("batch", "steps", "input_size", "hidden_size", "num_layers")
     multiplies = True
-    sweep_share = 1.0
+    sweep_share = 2.0  # few rows of each function are no fit
     words = {"function": GATES}
     group_names = tuple(GATES)
     later = frozenset({"packed_steps", "proj_size"})
     views = Views(cpu=View(group=by_function, terms=_terms, features=_features))
-    law = KindLaw(launches=_launches, on_cpu=lambda layer: 10.0)
+    law = KindLaw(launches=_launches, again_bytes=_again_bytes, on_cpu=lambda layer: 12.0)
     training = Training(gradients=_gradients, operands_of=_operands_of)
     rule = "packed steps must be enough for the longest sequence and one of each other, "
     rule += "and at most the steps of all"

@@ -111,6 +111,8 @@ class KindLaw:
     traits: Callable[[Any], Traits] = lambda layer: Traits()
     # Steps that the host issues in a row for a call, up to a factor: its time grows with them.
     launches: Callable[[Any], Any] = lambda layer: 1
+    # Bytes of weights that steps in a row read again.
+    again_bytes: Callable[[Any], Any] = lambda layer: 0
     # What a program may run in its place, where that is faster; None: nothing.
     instead: Callable[[Any], Any] = lambda layer: None
     # (Rows, shares of the way, the next smaller size, the next larger) where a time runs straight, among the

@@ -399,7 +399,9 @@ class Pricer:
         """
         t, like = self._roofline_s(columns, dtype), self.platform.like
         if columns.multiplies:
-            t = np.maximum(t, self.platform.step_s * (np.asarray(columns.law.launches(columns)) - 1))
+            steps_s = self.platform.step_s * (np.asarray(columns.law.launches(columns)) - 1)
+            again_s = columns.law.again_bytes(columns) / self.platform.again_bytes_per_s
+            t = np.maximum(t, steps_s) if self.view.kernels else t + steps_s + again_s
         if columns.multiplies or like is None or columns.law.bound_s(columns, self.hardware) is not None:
             return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)

@@ -6,6 +6,7 @@ A file in this folder with a `PLATFORM` adds one: no other code names the platfo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,7 @@ class Platform:
     optimizer: str = LOOP  # how torch steps an optimizer by default: loop, foreach or fused
     launch_s: float = 1e-6  # overhead of an untrained call, in addition to the time of its bytes and FLOP
     step_s: float = 0.0  # of an untrained recurrent layer: a step waits for the one before it
+    again_bytes_per_s: float = math.inf  # at which each step reads the weights again, besides
     like: tuple[str, str, str, str] | None = None  # regressor of a memory pass, for untrained kinds
     keeps_weights: bool = False  # whether a small network's weights stay in the cache from pass to pass
     # ---- one device

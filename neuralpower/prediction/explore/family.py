@@ -30,7 +30,7 @@ from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.explore.forms import Form, Solver, constant
-from neuralpower.prediction.memory.fresh_memory import fresh_row
+from neuralpower.prediction.memory.fresh_memory import fresh_row, is_priced
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.rows import Row
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, on_library
@@ -167,6 +167,8 @@ class Table:
 
         Each row of other sizes is replayed.
         """
+        if not is_priced(predictor):
+            return np.zeros((3, len(fields)))
         held = [
             (Storage(0, None, 1, WEIGHTS), one.form) for one in self.weights for _ in range(round(one.count))
         ]
