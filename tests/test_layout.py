@@ -48,7 +48,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
-        rig calls steps cpu.heap cpu.timer cuda.runtime meters meters.nvml power.energy
+        rig calls steps cpu.heap cpu.reached cpu.timer cuda.runtime meters meters.nvml power.energy
         collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """

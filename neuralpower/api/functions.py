@@ -649,6 +649,7 @@ def calibrate(
     from neuralpower.api.loaded import LoadedPredictor, chosen
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
+    from neuralpower.measure.cpu.reached import reached
     from neuralpower.measure.cpu.timer import prepare_process
 
     given, cpu = chosen(None, source).predictor, read_cpu()
@@ -656,7 +657,8 @@ def calibrate(
     prepare_process(cpu.cores)
     layers = calibration.calibration_layers(given, samples, seed)
     measured = calibration.measure_layers(layers, seed)
-    return LoadedPredictor(calibration.calibrate(given, *measured, cpu).predictor).written(out)
+    result = calibration.calibrate(given, *measured, cpu, reached(cpu))
+    return LoadedPredictor(result.predictor).written(out)
 
 
 def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:

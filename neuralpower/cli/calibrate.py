@@ -76,6 +76,7 @@ def calibrate(
     from neuralpower.learn import calibrate as calibration
     from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.predictor_lookup import load
+    from neuralpower.measure.cpu.reached import reached
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 
@@ -88,7 +89,7 @@ def calibrate(
     layers = calibration.calibration_layers(given, samples, seed)
     stage(f"measuring {len(layers)} layers")
     measured = calibration.measure_layers(layers, seed, show=tell)
-    result = calibration.calibrate(given, *measured, cpu)
+    result = calibration.calibrate(given, *measured, cpu, reached(cpu))
     if result.after > USELESS:
         raise DeviceError(
             f"layers measured here are {result.after:.0%} off on average after scaling; nothing written. "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
+from neuralpower.data.schema import COPIED, FRESH, PRODUCTS
 from neuralpower.devices.host import Cpu
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
@@ -97,12 +100,17 @@ def measure_layers(
 
 
 def calibrate(
-    predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu
+    predictor: Predictor,
+    layers: Sequence[Layer],
+    timings: Sequence[Timing],
+    cpu: Cpu,
+    reached: Mapping[str, Any] = MappingProxyType({}),
 ) -> Calibration:
     """Factors per regressor, drawn to a common one; intervals widen by the error that factors leave.
 
     Layers are compared with their times in isolation; how much longer they take in networks was trained on
-    networks, and stays. Factors that do not lower the held-out error are dropped.
+    networks, and stays. Factors that do not lower the held-out error are dropped. What copies, products and
+    fresh memory take on the other machine does not hold here: `reached` has this one's, if it was measured.
 
     Raises:
         DeviceError: fewer than FEWEST_SAMPLES layers were measured.
@@ -137,7 +145,8 @@ def calibrate(
         for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
     }
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
-    about["hardware"] = {**(about.get("hardware") or {}), **cpu.to_json()}
+    rates = {COPIED: None, FRESH: None, PRODUCTS: {}, **reached}
+    about["hardware"] = {**(about.get("hardware") or {}), **cpu.to_json(), **rates}
     speed = predictor.speed
     if speed and predictor.sentinel_s:
         usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
@@ -152,6 +161,6 @@ def calibrate(
         speed=speed,
         dataset=about,
         power=None,  # times give no information on this machine's power
-        hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None),
+        hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None, **rates),
     )
     return Calibration(adapted, int(known.sum()), before, after)

@@ -34,11 +34,12 @@ def attention_in_parts() -> Iterator[None]:
 
 
 def _forward(self: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """Its own forward, which may take the fast path where weights are asked for."""
+    """Its own forward, which may take the fast path on meta tensors, where weights are asked for."""
     needed = args[4] if len(args) > 4 else kwargs.get("need_weights", True)
+    query = args[0] if args else kwargs["query"]
     parts = {"_native_multi_head_attention": _parts}
     with (
-        _fast_path(bool(needed)),
+        _fast_path(needed and query.is_meta),
         swapped(torch, **parts),
         swapped(activation, _check_arg_device=_any_device),
     ):
@@ -59,25 +60,13 @@ def _any_device(_: Tensor | None) -> bool:
     return True
 
 
-def _parts(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    heads: int,
-    weight: Tensor,
-    bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    mask: Tensor | None,
-    need_weights: bool,
-    average: bool,
-    mask_type: int | None,
-) -> tuple[Tensor, Tensor]:
-    """(x [batch, tokens, width], weights), as ATen's `native_multi_head_attention` computes them.
+def _parts(query: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    """(x [batch, tokens, width], weights) of the operators that ATen's `native_multi_head_attention` calls.
 
-    Queries give their memory to the context, and scores theirs to the weights unless there is a mask.
+    Queries give their memory to the context, and scores theirs to the weights unless there is a mask. The
+    pass that adds the biases and scales queries is a copy here: on meta tensors, nothing has a value.
     """
+    _, _, width, heads, weight, _, out_weight, out_bias, mask, _, average, _ = given
     batch, tokens, _ = query.shape
     packed = F.linear(query, weight).view(batch, tokens, 3, heads, width // heads)
     q, k, v = packed.permute(2, 0, 3, 1, 4).contiguous().view(3, batch * heads, tokens, -1)

@@ -126,6 +126,17 @@ def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
     assert adapted.hardware == Hardware()
 
 
+def test_rates_are_those_of_this_machine_or_none(predictor: Predictor) -> None:
+    there = {"copied_bytes_per_s": 1e10, "product_flops_per_s": {"float32": 1e11}, "fresh_s_per_byte": 1e-10}
+    trained = dataclasses.replace(predictor, hardware=Hardware(**there))
+    layers = calibration.calibration_layers(trained, 20)
+    timings = [timing(seconds(layer)) for layer in layers]
+    here = {"copied_bytes_per_s": 2e10, "product_flops_per_s": {"float32": 3e11}, "fresh_s_per_byte": 4e-10}
+    adapted = calibration.calibrate(trained, layers, timings, THERE, here).predictor
+    assert adapted.hardware == Hardware(**here)
+    assert calibration.calibrate(trained, layers, timings, THERE).predictor.hardware == Hardware()
+
+
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     gpu = dataclasses.replace(predictor, hardware=Hardware(platform="accelerator"), device="NVIDIA H200")
     with pytest.raises(InputError, match="NVIDIA H200, an accelerator, but this machine is a CPU"):

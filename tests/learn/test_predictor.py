@@ -19,10 +19,11 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
-from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import EXTRAPOLATED, HELD, IN_RANGE, ROOFLINE
 from neuralpower.learn.notes import NOISY, assumed, foreign, formula
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import read_predictor
@@ -30,6 +31,7 @@ from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
+from neuralpower.platforms import CPU
 from neuralpower.platforms.accelerator import STEP_S
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.outcomes import outcomes_of
@@ -431,6 +433,56 @@ def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_r
     short, long = other.estimate(layers).runtime_s
     assert short < 1e-4
     assert long >= 1999 * STEP_S
+
+
+def test_each_step_on_a_cpu_that_never_ran_any_starts_anew_and_reads_the_weights_again(
+    predictor: Predictor,
+) -> None:
+    sizes = {"batch": 1, "input_size": 256, "hidden_size": 256, "num_layers": 1, "bidirectional": False}
+    layers = [from_row(KINDS["recurrent"], {"function": "gru", "steps": n, **sizes}) for n in (1, 101)]
+    short, long = predictor.estimate(layers).runtime_s
+    again = 100 * 4 * 3 * 256 * 512 / CPU.again_bytes_per_s
+    assert long - short >= 100 * CPU.step_s + again > 1e-3
+
+
+COPIED = 1e10  # bytes of a copy in a second, as the synthetic device's
+
+
+def reaching(predictor: Predictor, **changes: Any) -> Predictor:
+    """The predictor of a CPU whose copies and products were measured."""
+    rates = {"copied_bytes_per_s": COPIED, "product_flops_per_s": {"float32": 2e11}, **changes}
+    return replace(predictor, hardware=replace(predictor.hardware or Hardware(), **rates))
+
+
+def test_a_call_far_beyond_a_cpus_rows_takes_no_less_and_no_more_than_its_law_allows(
+    predictor: Predictor,
+) -> None:
+    near, far = (from_row(KINDS["softmax"], {"rows": rows, "width": 1024}) for rows in (1024, 2**20))
+    law_s = 8 * 2**30 / COPIED
+    for wrong in (1e-3, 1e3):  # times what it takes
+        moved = {key: replace(one, factor=wrong) for key, one in predictor.regressors.items()}
+        other = replace(predictor, regressors=moved)
+        free, held = other.estimate([near, far]), reaching(other).estimate([near, far])
+        assert held.runtime_s[0] == free.runtime_s[0]
+        assert law_s / 3 < held.runtime_s[1] < 20 * law_s
+        assert held.basis[1] == HELD
+        assert held.low_s[1] >= law_s / 3
+        assert held.high_s[1] <= 20 * law_s
+    assert reaching(predictor).estimate([far]).runtime_s == pytest.approx(law_s, rel=0.2)
+
+
+def test_what_a_cpu_reaches_is_what_its_rows_show_where_no_collection_measured_it() -> None:
+    some = dataset(["linear"])
+    many = [Movement(function="copy", elements=(20 + n) * 2**20) for n in range(10)]
+    copies = pd.DataFrame([{**to_row(m), "runtime_s": seconds(m)} for m in many])
+    rows = replace(some, tables={**some.tables, "movement": copies})
+    shown = train(rows, "lasso", jobs=1).predictor.hardware
+    assert shown is not None
+    assert shown.copied_bytes_per_s == pytest.approx(1e10, rel=0.01)
+    assert 1e11 < shown.product_flops_per_s["float32"] < 2e11
+    about = {**rows.meta, "hardware": {"copied_bytes_per_s": 7e9}}
+    measured = train(replace(rows, meta=about), "lasso", jobs=1).predictor.hardware
+    assert measured is not None and measured.copied_bytes_per_s == 7e9
 
 
 def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from neuralpower.devices.host import read_cpu, steal_ticks, unlike, worker_environment
 from neuralpower.layers import Call
-from neuralpower.measure.cpu import heap
+from neuralpower.measure.cpu import heap, reached
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 
 
@@ -229,6 +229,16 @@ def test_what_a_byte_of_fresh_memory_costs_is_its_first_write_beyond_the_second_
     now = itertools.accumulate(steps)
     seconds = heap.fresh_s_per_byte(lambda: mmap.mmap(-1, 4096), lambda: next(now))
     assert seconds == pytest.approx(1e-9)  # 4,096 ns for 4,096 bytes
+
+
+def test_rates_are_of_a_copys_reads_and_writes_and_of_a_products_flops() -> None:
+    now = itertools.count(step=1000)  # each call takes 1 us
+    # a copy of 4 times 1,000 bytes of cache reads and writes 4,000 bytes in 1 us
+    assert reached.copied_bytes_per_s(1000, lambda: next(now)) == pytest.approx(4e9)
+    # 2 * 10^3 FLOP in 1 us are 2 GFLOP/s; whole numbers of 8 bits have no such product
+    rates = reached.product_flops_per_s(("float32",), side=10, clock_ns=lambda: next(now))
+    assert rates == {"float32": pytest.approx(2e9)}
+    assert reached.product_flops_per_s(("float32",), side=4, clock_ns=lambda: next(now)) == {}  # 0.13 GFLOP/s
 
 
 FAULTS = """

@@ -8,18 +8,15 @@ from typing import Any
 
 import torch
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
 from neuralpower.measure import ROUNDS
-from neuralpower.measure.cpu.heap import fresh_s_per_byte, keep_heap
-from neuralpower.measure.cpu.reached import copied_bytes_per_s, product_flops_per_s
+from neuralpower.measure.cpu.reached import reached
 from neuralpower.measure.cpu.timer import Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
 from neuralpower.measure.rig import failure
 
-PRODUCTS = ("float32", "bfloat16", "float16")  # dtypes of layers that a CPU multiplies
 BLOCK = 60  # configurations that a CPU measures in turn
 
 
@@ -74,13 +71,7 @@ class CpuRig:
     def hardware(self) -> dict[str, Any]:
         """The processor as the system describes it, what it reaches, and the cost of fresh memory."""
         described = {"type": "cpu", "l2_bytes": self.cpu.l2_bytes, **self.cpu.to_json()}
-        kept = keep_heap()
-        return {
-            **described,
-            "fresh_s_per_byte": fresh_s_per_byte() if kept else None,
-            "copied_bytes_per_s": copied_bytes_per_s(self.cpu.llc_bytes or Hardware.llc_bytes),
-            "product_flops_per_s": product_flops_per_s(PRODUCTS),
-        }
+        return {**described, **reached(self.cpu)}
 
     def is_lost(self) -> bool:
         """Never: without it nothing would run."""
