@@ -183,9 +183,11 @@ class Pricer:
         spread = regressor.spread if match.exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
         shared = np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST)
-        if not self.view.kernels:  # what no law allows, no bound has
-            low = np.maximum(low, np.log(np.maximum(times.least_s, SHORTEST_S) / t))
-            high = np.minimum(high, np.log(times.most_s / t))
+        if self.here().copied_bytes_per_s is not None:  # what no law allows, no bound has
+            some = np.maximum(t, SHORTEST_S)
+            most = times.most_s * _let(some * np.exp(high) / times.most_s, outside)
+            low = np.maximum(low, np.log(np.maximum(times.least_s, SHORTEST_S) / some))
+            high = np.minimum(high, np.log(np.maximum(most, some) / some))
             shared = np.minimum(shared, np.maximum(high - low, 0) / (2 * NINETY))
         return Estimates(
             t,
@@ -236,7 +238,7 @@ class Pricer:
             most = let = np.maximum(least, laws.most_s(columns, here))
             if exact and (self.twin is not None or not self.carried):
                 let = np.maximum(least, let * _let(t / let, outside))
-                most = let if on_cpu else never
+                most = most if on_cpu else never
         return Times(np.clip(t, least, let), t, least, most, outside, known, measured, unsure)
 
     def _basis(self, exact: bool, times: Times) -> Array:
