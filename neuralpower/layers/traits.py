@@ -124,6 +124,8 @@ class KindLaw:
     bound_by: Callable[[Any, Hardware], str] = lambda layer, hardware: ""
     # Times its law that a CPU takes for a large forward call at most (`learn/laws.py`).
     on_cpu: Callable[[Any], Any] = lambda layer: DENSE_ON_CPU
+    # Times a forward call that stands for a gradient on a CPU, where no backward pass was measured.
+    gradient_on_cpu: Callable[[Any], Any] = lambda layer: 1.0
     # By what devices run a kind alike, given its name of a type; None: by nothing.
     alike_by: Callable[[Any, Hardware, str], float | None] = lambda kind, hardware, dtype: (
         hardware.width(dtype) if kind.multiplies and dtype in hardware.peak_flops_per_s else None

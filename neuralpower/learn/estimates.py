@@ -136,6 +136,21 @@ class Estimates:
         """The same with all times multiplied by a factor, or each by its own."""
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
+    def widened(self, deviation: float) -> Estimates:
+        """The same with a further error, of that standard deviation, that a regressor's layers share."""
+        time, more = self.runtime_s, NINETY * deviation
+        works = time > 0
+        low, high = (
+            np.log(np.divide(bound, time, out=np.ones_like(time), where=works & (bound > 0)))
+            for bound in (self.low_s, self.high_s)
+        )
+        return replace(
+            self,
+            low_s=time * np.exp(-np.hypot(low, more)),
+            high_s=time * np.exp(np.hypot(high, more)),
+            shared=np.hypot(self.shared, deviation),
+        )
+
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
         """Factor on the time of all calls (`counts` of each) when the machine is `machine` times slower."""
         time = self.runtime_s * counts

@@ -12,7 +12,7 @@ import numpy as np
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import FORWARD
+from neuralpower.layers.base import FORWARD, GRADIENT
 from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.rows import LARGEST, defaults, field_names
 from neuralpower.layers.sweep import Draw
@@ -52,6 +52,9 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 HIDDEN_SHARE = 2 / 3
 SHORTEST_S = 1e-9  # of a call whose watts are asked
 LONGEST_S, MOST_W = 1e30, 1e9  # no device reaches a prediction beyond these
+# Standard deviation of log(measured / predicted) that all gradients of a kind share which forward calls stand
+# for on a CPU: of backward passes of large calls of ten kinds on two EPYCs.
+GRADIENT_DOUBT = 0.2
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away are meaningless
 BATCH = "batch"  # a size in whose steps no work at the peaks jumps
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
@@ -169,6 +172,9 @@ class Pricer:
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         measured_as: Any = np.full(rows, key[2])
         alone = self._trained(replace(columns, phase=measured_as), Match(key, found, exact), held, law)
+        if not self.view.kernels and np.any(gradients := np.asarray(columns.phase) == GRADIENT):
+            derived = alone.times(columns.law.gradient_on_cpu(columns)).widened(GRADIENT_DOUBT)
+            alone = derived.where(np.broadcast_to(gradients, (rows,)), alone)
         if not exact or law is None or not (self._bursts(columns, law) and _of_torch(columns, law, asked)):
             return alone
         t = seconds_by_law(columns, law)

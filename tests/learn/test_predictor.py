@@ -18,6 +18,7 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
+from neuralpower.layers.base import FORWARD, GRADIENT
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.rows import from_row, to_row
@@ -37,6 +38,7 @@ from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.outcomes import outcomes_of
 from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
 from neuralpower.trace.tracer import trace
+from tests.layers.made import conv3x3
 
 BOUNDED = replace(PRESETS["quick"], most_flops=1.5e9, most_bytes=1e8)  # whatever the preset measures
 
@@ -443,6 +445,23 @@ def test_each_step_on_a_cpu_that_never_ran_any_starts_anew_and_reads_the_weights
     short, long = predictor.estimate(layers).runtime_s
     again = 100 * 4 * 3 * 256 * 512 / CPU.again_bytes_per_s
     assert long - short >= 100 * CPU.step_s + again > 1e-3
+
+
+@pytest.mark.parametrize(("side", "groups", "times"), [(3, 64, 1.05), (7, 64, 7.5), (7, 1, 1.15)])
+def test_no_vectors_make_the_gradients_of_wide_depthwise_windows_on_a_cpu(
+    side: int, groups: int, times: float
+) -> None:
+    window: Any = {"kernel_height": side, "kernel_width": side}
+    layer = replace(conv3x3(64, 64, groups=groups), **window)
+    assert layer.law.gradient_on_cpu(layer) == pytest.approx(times)
+
+
+def test_a_forward_call_that_stands_for_a_gradient_is_less_sure_on_a_cpu(predictor: Predictor) -> None:
+    layer = Linear(rows=64, in_features=256, out_features=256, bias=False)
+    forward, back = (predictor.estimate([replace(layer, phase=one)]) for one in (FORWARD, GRADIENT))
+    assert back.runtime_s == forward.runtime_s
+    assert back.low_s < forward.low_s
+    assert back.high_s > 1.05 * forward.high_s
 
 
 COPIED = 1e10  # bytes of a copy in a second, as the synthetic device's
