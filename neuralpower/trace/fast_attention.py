@@ -2,7 +2,7 @@
 
 In evaluation, without gradients, torch runs a whole attention as one operator: it weighs in place and
 averages the weights of all heads. The conditions are torch's own (`why_not_fast_path`), but for the device:
-meta tensors stand for those of the device that is asked.
+meta tensors stand for those of any device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def attention_in_parts() -> Iterator[None]:
 
 
 def _forward(self: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """Its own forward, which may take the fast path on meta tensors, where weights are asked for."""
+    """Its own forward, which may take the fast path on meta tensors, where it returns weights."""
     needed = args[4] if len(args) > 4 else kwargs.get("need_weights", True)
     query = args[0] if args else kwargs["query"]
     parts = {"_native_multi_head_attention": _parts}
