@@ -5,8 +5,8 @@
     most   = DENSE x law, LOOSE x law for calls that no vector or tensor core fits, GENERAL x law for torch's
              attention, plus their launches
 
-On a CPU, of which no sheet says what few of its cores reach, the rates of a copy and of large products are
-measured, and forward calls far from its rows are held:
+No sheet states what a few cores of a CPU reach: the rates of a copy and of large products are measured, and
+forward calls far from its rows are held:
 
     law    = max(FLOP at the products' rate, bytes at the copy's), its bytes past twice the last-level cache
              alone for the least
@@ -53,7 +53,7 @@ MARKS = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last"
 LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
 # On two EPYCs of two cores. One in a thousand of their 9,000 calls whose law is 0.5 ms and more is faster.
 FASTER, CACHES = 2.6, 2
-CALL_S = 1e-4  # of a CPU's call beside its work, with a library's code for a new shape
+CALL_S = 1e-4  # of a CPU's call besides its work, with a library's code for a new shape
 
 
 def least_s(columns: Layer, hardware: Hardware) -> Array:

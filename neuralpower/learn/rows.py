@@ -52,7 +52,7 @@ USABLE_POWER = (
     f"of rows of {SHORTEST_WITH_POWER_S * 1e6:g} us or more, or with energy_u_rel up to "
     f"{LARGEST_UNCERTAINTY:g}"
 )
-BEYOND_CACHES = 4  # times the last-level cache that passes of so many bytes do not find there
+BEYOND_CACHES = 4  # times the last-level cache: passes over more bytes do not find them there
 PLAIN_PASSES = ("copy", "cat", "cast", "add", "mul", "sub")
 SLOWEST_ISSUE_S = (
     2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds

@@ -43,7 +43,7 @@ class Outcomes:
     calls_s: Array  # of the host alone; 0 where all calls are launched at once
 
     def with_time(self, seconds: Array, low_s: Array, high_s: Array) -> Outcomes:
-        """The same with more time, each [networks], which errs apart from the rest, at the same power."""
+        """The same with more time, each [networks], at the same power; it errs apart from the other time."""
         value = self.runtime_s + seconds
         more = value / np.maximum(self.runtime_s, np.finfo(float).tiny)
         return replace(
