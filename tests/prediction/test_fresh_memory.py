@@ -165,6 +165,15 @@ def test_a_steps_parts_are_its_layers_and_fresh_memory_stands_beside_them(fresh:
     assert parts == pytest.approx(after.runtime_s.value)
 
 
+def test_each_of_several_ranks_fetches_what_its_samples_need(fresh: Path) -> None:
+    alone, shared = (
+        fresh_memory_of(predicted(fresh, phase="training", optimizer="sgd", data_parallel=ranks))
+        for ranks in (1, 2)
+    )
+    assert alone is not None and shared is not None
+    assert shared.bytes == alone.bytes
+
+
 def test_a_sweep_counts_fresh_memory_as_a_prediction_does(fresh: Path) -> None:
     model, batches = Maps(32), (2, 4, 8)
     swept = neuralpower.sweep(
