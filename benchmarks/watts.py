@@ -66,6 +66,9 @@ USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usu
 THINNED = {"EnergAIzer A10, 900 MHz": 3, "EnergAIzer A100, 900 MHz": 4}  # of so many runs one is taken
 DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
 NOISE = {TABLES: 0.3, "EnergAIzer": 0.1, "Argonne": 0.1, "served": 0.1, "diffusion": 0.1}
+# Errors count by their square up to so many deviations, by their size above: the meter of the tables says the
+# limit for one call, and a third less for the next of the same shape.
+ROBUST = 0.3
 EACH = 40  # calls of a table that are drawn
 SHORTEST_S = 2e-4  # of these: a meter that is read every 100 ms shows little of shorter ones
 HOST_S = {"h200_sxm": 56e-6, "b200_sxm": 151e-6, "gb200": 418e-6}  # of a product of fp8_block
@@ -336,7 +339,7 @@ def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
 
     known = np.log([getattr(law.works[name], field) for name in WORKS for field in FIELDS])
     start = np.concatenate([known, [law.devices.get(name, 0.0) for name in devices]])
-    return made(least_squares(residuals, start, loss="soft_l1", max_nfev=60).x)
+    return made(least_squares(residuals, start, loss="soft_l1", f_scale=ROBUST, max_nfev=60).x)
 
 
 def held_out(samples: Sequence[Sample], law: Watts, by: str) -> Array:

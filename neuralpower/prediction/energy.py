@@ -55,6 +55,21 @@ def energy_of(
     return power, Interval(joules, joules * math.exp(-low), joules * math.exp(high)), ""
 
 
+def mean_power(energy: Interval, runtime: Interval, parts: Sequence[Interval]) -> Interval:
+    """Power of passes after each other, of powers `parts`, from the joules and the time of all.
+
+    The inverse of how `energy_of` joins their bounds; within those of the parts.
+    """
+    value = energy.value / runtime.value
+    low, high = (
+        math.sqrt(max(_distance(energy, bound) ** 2 - _distance(runtime, bound) ** 2, 0.0))
+        for bound in BOUNDS[1:]
+    )
+    least = max(value * math.exp(-low), min((part.low for part in parts), default=0.0))
+    most = min(value * math.exp(high), max((part.high for part in parts), default=math.inf))
+    return Interval(value, min(least, value), max(most, value))
+
+
 def clock_not_held(rows: Sequence[Row], setting: Setting | None) -> tuple[str, ...]:
     """What to say where a limit lowers the clock that was requested."""
     if setting is None or setting.limit_w is None or setting.clock >= 1:
