@@ -50,9 +50,14 @@ def energy_of(
     power = Interval(
         *(getattr(working, bound) * (1 - waiting) + waiting * getattr(idle, bound) for bound in BOUNDS)
     )
+    return power, with_time(power, runtime), ""
+
+
+def with_time(power: Interval, runtime: Interval) -> Interval:
+    """Joules of a power over a time."""
     joules = power.value * runtime.value
-    low, high = (math.hypot(_distance(power, bound), _distance(runtime, bound)) for bound in ("low", "high"))
-    return power, Interval(joules, joules * math.exp(-low), joules * math.exp(high)), ""
+    low, high = (math.hypot(_distance(power, bound), _distance(runtime, bound)) for bound in BOUNDS[1:])
+    return Interval(joules, joules * math.exp(-low), joules * math.exp(high))
 
 
 def mean_power(energy: Interval, runtime: Interval, parts: Sequence[Interval]) -> Interval:

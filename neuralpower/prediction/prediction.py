@@ -23,7 +23,6 @@ from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.energy import mean_power
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import (
-    BOUNDS,
     Interval,
     Row,
     Unmodelled,

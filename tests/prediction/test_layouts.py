@@ -83,6 +83,11 @@ def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layo
     assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
     assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
     assert one.memory_bytes == pytest.approx(whole.memory.value_bytes, rel=0.02)
+    made = whole.parallel.samples * (one.tokens_per_s or 0.0) / (one.samples_per_s or 1.0)
+    assert one.energy_j is not None and whole.parallel.energy_j is not None
+    for bound in ("value", "low", "high"):
+        joules = getattr(whole.parallel.energy_j, bound)
+        assert getattr(one.energy_j, bound) * made == pytest.approx(joules, rel=0.05)
 
 
 def blocks(count: int) -> nn.Module:
