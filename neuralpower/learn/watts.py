@@ -7,7 +7,7 @@ Products and attention of more memory than compute read weights and caches: work
 with their units and rows are in watts.json. At a lower clock, relative to the highest, the cores take longer
 and the memory does not; the voltage V falls with the clock, to a floor, and idle power with the voltage. The
 first two terms are the cores' share of the power, the third the memory's. The DRAM takes a share of a byte's
-joules, whatever the clock; caches and wires between it and the cores take the rest, at the cores' voltage:
+joules, whatever the clock; caches and wires between it and the cores take the other part, at their voltage:
 
     W = idle + (W(1) - idle(1)) (cores' share clock V^2 + memory's share (DRAM's + (1 - DRAM's) V^2) t(1) / t)
 
