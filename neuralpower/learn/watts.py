@@ -249,12 +249,16 @@ def drawn_at(
 
 
 def at_full_pace(hardware: Hardware, device: str, clock: float, limit: float) -> tuple[float, float]:
-    """(Clock that a limit leaves, watts at `clock`) of the work that draws least at its peak or bandwidth."""
+    """(Clock that a limit leaves, watts at `clock`) of the work that draws least at its peak or bandwidth.
+
+    By the lower of the law's 90 % bounds.
+    """
     law, rows = shipped_watts(), len(WORKS)
     computing = np.array([name in (PRODUCTS, ATTENTION) for name in WORKS])
     demand = Demand(computing.astype(float), (~computing).astype(float), np.arange(rows))
     full, cores = unlimited_w(demand, np.ones(rows), Board.of(hardware, device, law), law)
-    drawn = drawn_at(full, cores, longer(demand, law), idle_power(hardware)[0], law)
+    full = full * math.exp(-NINETY * law.network_doubt)
+    drawn = drawn_at(full, cores, longer(demand, law), idle_power(hardware)[1], law)
     watts = drawn(np.full(rows, clock))
     least = int(watts.argmin())
     return float(clock_below(drawn, clock, limit, (rows,))[least]), float(watts[least])
