@@ -28,7 +28,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import Estimates
-from neuralpower.learn.watts import idle_falls, shipped_watts, voltage
+from neuralpower.learn.problem import Array
+from neuralpower.learn.watts import drawn_at, idle_power, shipped_watts
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.energy import energy_of
 from neuralpower.prediction.prediction import Prediction
@@ -73,6 +74,7 @@ DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 LONG_S = 0.012  # of a run on an H100: shorter ones wait for their host
 UNBOUND_MHZ = 1230  # the highest clock of the sweep that the A100's limit does not cut
 LEAST_KERNELS = 0.25  # of a served step: below, the host sets its pace
+WRONG_TIME = 1.5  # measured over predicted: a run waits for its host, or makes other calls
 PROMPT = 200  # tokens of a served request, about: lengths are not recorded
 FEWEST_LIMIT = {"caps": 0.6, "zeus": 0.5}  # of the board's limit, from which on a limit is judged
 TRT_LIMIT_W = 455  # of the H100 under TensorRT-LLM, whose runs of batch 16 and more all draw 449 W
@@ -94,6 +96,12 @@ class Run:
     def joules(self) -> float:
         """Measured."""
         return self.seconds * self.watts
+
+    @property
+    def clock_share(self) -> float:
+        """Its clock over the highest."""
+        clock = find_spec(self.device).hardware().clock()
+        return 1.0 if self.clock is None else float(self.clock[:-3]) * 1e6 / clock
 
     @property
     def said(self) -> Prediction:
@@ -274,14 +282,25 @@ def clocks(path: Path) -> Iterator[str]:
     errors = []
     for at in runs.values():
         anchor = at.pop(f"{UNBOUND_MHZ}MHz")
+        took = anchor.said.runtime_s.value
+        host = anchor.seconds if anchor.seconds > WRONG_TIME * took else 0.0
+        before = beside_host(anchor, host)
         for run in at.values():
-            time = run.said.runtime_s.value / anchor.said.runtime_s.value / (run.seconds / anchor.seconds)
-            said: Any = run.said.power_w, anchor.said.power_w
-            watts = said[0].value / said[1].value / (run.watts / anchor.watts)
+            time, watts = np.array(beside_host(run, host)) / before
+            time, watts = time / (run.seconds / anchor.seconds), watts / (run.watts / anchor.watts)
             errors.append((time - 1, watts - 1, time * watts - 1))
     for name, found in zip(("time", "watts", "joules"), np.abs(errors).T, strict=True):
         text = f"{np.median(found):.1%} / {found.mean():.1%}"
         yield f"| clock sweep, ratio to {UNBOUND_MHZ} MHz, {name} | {len(found)} | {text} |"
+
+
+def beside_host(run: Run, host_s: float) -> tuple[float, float]:
+    """(s, W) predicted of a run whose host takes `host_s`: for the rest of it the device waits."""
+    said, hardware = run.said, find_spec(run.device).hardware()
+    drawn: Any = said.power_w
+    working, took = said.runtime_s.value, max(said.runtime_s.value, host_s)
+    idle, _, _ = idle_power(hardware, run.clock_share)
+    return took, (working * drawn.value + (took - working) * idle) / took
 
 
 def held(watts: float, idle: float, cores: float, limit: float) -> tuple[float, float]:
@@ -291,11 +310,14 @@ def held(watts: float, idle: float, cores: float, limit: float) -> tuple[float, 
     """
     law = shipped_watts()
     tried = np.linspace(1.0, 0.1, 901)
-    longer = cores / tried + (1 - cores)
-    works = cores * tried * voltage(tried, law) ** 2 + (1 - cores) / longer
-    drawn = idle * idle_falls(tried, law) + (watts - idle) * works
+    shares = np.full(len(tried), watts), np.full(len(tried), cores)
+
+    def longer(clock: Array | float) -> Array:
+        return np.asarray(cores / clock + (1 - cores))
+
+    drawn = drawn_at(*shares, longer, idle, law)(tried)
     fits = np.flatnonzero(drawn <= max(limit, drawn.min()))[0]
-    return float(tried[fits]), float(longer[fits])
+    return float(tried[fits]), float(longer(tried[fits]))
 
 
 def limits(path: Path) -> Iterator[str]:

@@ -30,7 +30,6 @@ import typer
 from scipy.optimize import least_squares
 
 from benchmarks import energy, gpu_power
-from benchmarks.gpu_runs import predictor_of
 from benchmarks.gpu_tables import SYSTEMS
 from benchmarks.teachers.diffusion import BATCHES
 from neuralpower.data.dataset import read_dataset
@@ -62,10 +61,14 @@ LEAST_SHARE, DIGITS = 0.1, 3
 TABLES = "tables"  # the source of single calls
 FIELDS = ("busy", "compute", "compute_power", "memory", "memory_power")
 USUAL = {"busy": 0.2, "compute": 0.6, "compute_power": 0.5, "memory": 5e-11, "memory_power": 0.5}
+USUAL_DRAM = 0.5  # of a byte's joules: HBM2 takes 3.9 pJ per bit (O'Connor et al., MICRO 2017)
 USUAL_DOUBT = 0.7  # standard deviation of a constant's logarithm around its usual value
 THINNED = {"EnergAIzer A10, 900 MHz": 3, "EnergAIzer A100, 900 MHz": 4}  # of so many runs one is taken
 DEVICE_DOUBT = 0.1  # of the logarithm of a device's factor around 0
 NOISE = {TABLES: 0.3, "EnergAIzer": 0.1, "Argonne": 0.1, "served": 0.1, "diffusion": 0.1}
+# Errors count by their square up to so many deviations, by their size above: the meter of the tables says the
+# limit for one call, and a third less for the next of the same shape.
+ROBUST = 0.3
 EACH = 40  # calls of a table that are drawn
 SHORTEST_S = 2e-4  # of these: a meter that is read every 100 ms shows little of shorter ones
 HOST_S = {"h200_sxm": 56e-6, "b200_sxm": 151e-6, "gb200": 418e-6}  # of a product of fp8_block
@@ -76,7 +79,6 @@ DEVIATION = 0.68  # of errors within a standard deviation
 PASSES_OF = Path(__file__).parents[1] / "datasets/nvidia-h200-sxm-141gb"  # torch's, metered one by one
 SWEEP_NOISE = 0.05  # of the logarithm of a ratio to the anchor
 LOWEST_MHZ = 510  # below, an H100's idle power is that of another state
-WRONG_TIME = 1.5  # measured over predicted, or the inverse
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,21 @@ class Sample:
     watts: float
     clock: float  # share of the highest
     waiting: float  # share of the time without any call
-    late: float  # time measured over predicted
+    took: float  # time measured over that predicted at the highest clock
     demand: Demand
     seconds: Array  # [calls] of each
     share: Array  # [calls] of the time of all
     said_w: Array  # [calls] watts that a regressor says; NaN where the law does
+
+    @property
+    def stretched(self) -> float:
+        """Time of its calls relative to the highest clock."""
+        return float(self.share @ longer(self.demand, shipped_watts())(self.clock))
+
+    @property
+    def late(self) -> float:
+        """Time measured over predicted."""
+        return self.took / self.stretched
 
 
 @dataclass(frozen=True)
@@ -119,14 +131,15 @@ def fitted_clocks(path: Path, swept: Sequence[Swept], law: Watts) -> Watts:
     measured = np.log([one.run.watts / one.anchor.watts for one in swept])
 
     def made(x: Array) -> Watts:
-        return msgspec.structs.replace(law, voltage_falls=float(x[0]), least_voltage=float(x[1]))
+        falls, least, dram = map(float, x)
+        return msgspec.structs.replace(law, voltage_falls=falls, least_voltage=least, dram=dram)
 
     def residuals(x: Array) -> Array:
         said = np.log(runs.watts(made(x)) / anchors.watts(made(x)))
         return np.asarray((said - measured) / SWEEP_NOISE)
 
-    start = [law.voltage_falls, law.least_voltage]
-    found = made(least_squares(residuals, start, loss="soft_l1", diff_step=0.01).x)
+    start, most = [law.voltage_falls, law.least_voltage, USUAL_DRAM], [np.inf, 1.0, 1.0]
+    found = made(least_squares(residuals, start, bounds=(0, most), loss="soft_l1", diff_step=0.01).x)
     table = pd.read_csv(path / "power/energaizer/idle_and_voltage_by_clock.csv").sort_values("clock_mhz")
     table = table[table.clock_mhz >= LOWEST_MHZ]
     highest = table.groupby("host").transform("last")
@@ -154,12 +167,11 @@ def runs(path: Path) -> Iterator[Sample]:
 
 def of_run(run: energy.Run) -> Sample:
     """A whole run with the calls of its prediction."""
-    full, hardware = run.unlocked, predictor_of(run.device).predictor.known_hardware()
-    clock = 1.0 if run.clock is None else float(run.clock[:-3]) * 1e6 / hardware.clock()
+    full = run.unlocked
     busy = sum(row.runtime_s for row in full.rows)
     waiting = max(1 - busy / full.runtime_s.value, 0.0)
     took = run.seconds / full.runtime_s.value
-    return sample(run.source, run.device, run.network, run.watts, full.rows, clock, waiting, took)
+    return sample(run.source, run.device, run.network, run.watts, full.rows, run.clock_share, waiting, took)
 
 
 def sample(
@@ -181,8 +193,7 @@ def sample(
     demand = Demand(*(np.concatenate(one) for one in zip(*map(dataclasses.astuple, parts), strict=True)))
     calls = seconds / [row.count for row, _, _ in known]
     share = seconds / seconds.sum()
-    late = took / float(share @ longer(demand, shipped_watts())(clock))
-    return Sample(source, device, network, watts, clock, waiting, late, demand, calls, share, said)
+    return Sample(source, device, network, watts, clock, waiting, took, demand, calls, share, said)
 
 
 def sweep(path: Path) -> list[Swept]:
@@ -191,7 +202,19 @@ def sweep(path: Path) -> list[Swept]:
     for run in energy.energaizer(path, lambda row: row.set == "dvfs", clocked=True):
         by.setdefault((run.network, *sorted(run.options.items())), {})[str(run.clock)] = of_run(run)
     anchored = [(at.pop(f"{energy.UNBOUND_MHZ}MHz"), at) for at in by.values()]
-    return [Swept(one, anchor) for anchor, at in anchored for one in at.values()]
+    return [
+        Swept(beside_host(one, anchor), beside_host(anchor, anchor))
+        for anchor, at in anchored
+        for one in at.values()
+    ]
+
+
+def beside_host(one: Sample, anchor: Sample) -> Sample:
+    """A run that also waits for the host, if its anchor's measured time says that it did."""
+    if anchor.late < energy.WRONG_TIME:
+        return one
+    busy = (1 - one.waiting) * one.stretched / max(anchor.took, one.stretched)
+    return dataclasses.replace(one, waiting=1 - busy)
 
 
 def single_calls(path: Path) -> Iterator[Sample]:
@@ -282,6 +305,11 @@ class Stack:
         )
 
 
+def on_time(one: Sample) -> bool:
+    """Whether it took about the predicted time."""
+    return 1 / energy.WRONG_TIME < one.late < energy.WRONG_TIME
+
+
 def doubtful(one: Sample) -> bool:
     """Whether its watts contradict those of the same chip: reading a cache, a GB200 draws half a B200's."""
     return one.source == TABLES and one.device == "nvidia-gb200" and "generation" in one.network
@@ -289,7 +317,7 @@ def doubtful(one: Sample) -> bool:
 
 def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
     """The law with the constants of works and devices that suit samples best."""
-    samples = [one for one in samples if 1 / WRONG_TIME < one.late < WRONG_TIME and not doubtful(one)]
+    samples = [one for one in samples if on_time(one) and not doubtful(one)]
     stack, devices = Stack.of(samples), sorted({one.device for one in samples})
     measured = np.log([one.watts for one in samples])
     noise = np.array([NOISE[one.source] for one in samples])
@@ -311,7 +339,7 @@ def fitted(samples: Sequence[Sample], law: Watts) -> Watts:
 
     known = np.log([getattr(law.works[name], field) for name in WORKS for field in FIELDS])
     start = np.concatenate([known, [law.devices.get(name, 0.0) for name in devices]])
-    return made(least_squares(residuals, start, loss="soft_l1", max_nfev=60).x)
+    return made(least_squares(residuals, start, loss="soft_l1", f_scale=ROBUST, max_nfev=60).x)
 
 
 def held_out(samples: Sequence[Sample], law: Watts, by: str) -> Array:

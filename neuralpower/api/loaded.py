@@ -312,10 +312,11 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
             options.get("schedule", "1f1b"),
             options.get("by", "throughput"),
             None if price is None else price_of(price, terms.currency, predictor.device),
+            replace(terms, price=None),
         ),
         predictor,
     )
-    return replace(found, notes=(*notes, *found.notes))
+    return replace(found, notes=(*notes, *terms.warnings, *found.notes))
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

@@ -838,7 +838,7 @@ class Standing(TypedDict, total=False):
     ]
 
 
-class Ranking(TypedDict, total=False):
+class Ranking(Footprints, total=False):
     """What layouts are ranked by."""
 
     global_batch: Annotated[int | None, Option("training: samples of a step; default: 4 for each device.")]
@@ -848,8 +848,6 @@ class Ranking(TypedDict, total=False):
             "What ranks them; cost needs --price", OUTPUT, "throughput", what="ranking", words=words.RANKED
         ),
     ]
-    price: Annotated[str | float | Mapping[str, float] | None, options_of(Footprints)["price"]]
-    currency: Annotated[str | None, options_of(Footprints)["currency"]]
 
 
 # ---- of Python and the command line ----

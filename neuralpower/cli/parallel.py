@@ -41,7 +41,12 @@ def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
     found = laid(model, trained, asked)
     rows = [one.to_json() for one in found.found]
     flat = [
-        {**row, "layout": one.layout.short, "runtime_s": one.runtime_s and one.runtime_s.value}
+        {
+            **row,
+            "layout": one.layout.short,
+            "runtime_s": one.runtime_s and one.runtime_s.value,
+            "energy_j": one.energy_j and one.energy_j.value,
+        }
         for row, one in zip(rows, found.found, strict=True)
     ]
     answer = Answer(

@@ -6,9 +6,10 @@ C and M are a layer's FLOP at the peak and its distinct bytes at the bandwidth (
 Products and attention of more memory than compute read weights and caches: works of their own. The constants
 with their units and rows are in watts.json. At a lower clock, relative to the highest, the cores take longer
 and the memory does not; the voltage V falls with the clock, to a floor, and idle power with the voltage. The
-first two terms are the cores' share of the power, the third the memory's:
+first two terms are the cores' share of the power, the third the memory's. The DRAM takes a share of a byte's
+joules, whatever the clock; caches and wires between it and the cores take the other part, at their voltage:
 
-    W = idle + (W(1) - idle(1)) (cores' share clock V^2 + memory's share t(1) / t)
+    W = idle + (W(1) - idle(1)) (cores' share clock V^2 + memory's share (DRAM's + (1 - DRAM's) V^2) t(1) / t)
 
     t = ((c / clock)^4 + M^4)^(1/4) / (c^4 + M^4)^(1/4) t(1),    c = max(C, cores_beside_memory M)
 """
@@ -68,6 +69,7 @@ class Watts(Part, frozen=True):
     # V is what the watts above idle say, leaks and losses of regulators with it: the supply's falls less
     voltage_falls: Positive  # share by which V falls for each share that the clock falls
     least_voltage: Positive  # relative to that at the highest clock
+    dram: NotNegative  # share of a byte's joules that does not fall with the voltage
     cores_beside_memory: Positive  # time of the cores over that of the memory, where memory sets the pace
     network_doubt: Positive  # standard deviation of log(measured / said) that a network's layers share
     idle: Positive  # share of the limit that an awake device draws where its sheet does not state it
@@ -238,19 +240,25 @@ def drawn_at(
     """Watts at a clock of calls that draw `full` at the highest, `cores` of them by the cores, [rows]."""
 
     def drawn(clock: Array) -> Array:
-        works = cores * clock * voltage(clock, law) ** 2 + (1 - cores) / stretched_at(clock)
+        squared = voltage(clock, law) ** 2
+        bytes_j = law.dram + (1 - law.dram) * squared
+        works = cores * clock * squared + (1 - cores) * bytes_j / stretched_at(clock)
         return np.asarray(idle * idle_falls(clock, law) + np.maximum(full - idle, 0.0) * works)
 
     return drawn
 
 
 def at_full_pace(hardware: Hardware, device: str, clock: float, limit: float) -> tuple[float, float]:
-    """(Clock that a limit leaves, watts at `clock`) of the work that draws least at its peak or bandwidth."""
+    """(Clock that a limit leaves, watts at `clock`) of the work that draws least at its peak or bandwidth.
+
+    By the lower of the law's 90 % bounds.
+    """
     law, rows = shipped_watts(), len(WORKS)
     computing = np.array([name in (PRODUCTS, ATTENTION) for name in WORKS])
     demand = Demand(computing.astype(float), (~computing).astype(float), np.arange(rows))
     full, cores = unlimited_w(demand, np.ones(rows), Board.of(hardware, device, law), law)
-    drawn = drawn_at(full, cores, longer(demand, law), idle_power(hardware)[0], law)
+    full = full * math.exp(-NINETY * law.network_doubt)
+    drawn = drawn_at(full, cores, longer(demand, law), idle_power(hardware)[1], law)
     watts = drawn(np.full(rows, clock))
     least = int(watts.argmin())
     return float(clock_below(drawn, clock, limit, (rows,))[least]), float(watts[least])

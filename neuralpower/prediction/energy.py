@@ -50,9 +50,29 @@ def energy_of(
     power = Interval(
         *(getattr(working, bound) * (1 - waiting) + waiting * getattr(idle, bound) for bound in BOUNDS)
     )
+    return power, with_time(power, runtime), ""
+
+
+def with_time(power: Interval, runtime: Interval) -> Interval:
+    """Joules of a power over a time."""
     joules = power.value * runtime.value
-    low, high = (math.hypot(_distance(power, bound), _distance(runtime, bound)) for bound in ("low", "high"))
-    return power, Interval(joules, joules * math.exp(-low), joules * math.exp(high)), ""
+    low, high = (math.hypot(_distance(power, bound), _distance(runtime, bound)) for bound in BOUNDS[1:])
+    return Interval(joules, joules * math.exp(-low), joules * math.exp(high))
+
+
+def mean_power(energy: Interval, runtime: Interval, parts: Sequence[Interval]) -> Interval:
+    """Power of passes after each other, of powers `parts`, from the joules and the time of all.
+
+    The inverse of how `energy_of` joins their bounds; within those of the parts.
+    """
+    value = energy.value / runtime.value
+    low, high = (
+        math.sqrt(max(_distance(energy, bound) ** 2 - _distance(runtime, bound) ** 2, 0.0))
+        for bound in BOUNDS[1:]
+    )
+    least = max(value * math.exp(-low), min((part.low for part in parts), default=0.0))
+    most = min(value * math.exp(high), max((part.high for part in parts), default=math.inf))
+    return Interval(value, min(least, value), max(most, value))
 
 
 def clock_not_held(rows: Sequence[Row], setting: Setting | None) -> tuple[str, ...]:

@@ -20,9 +20,9 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.learn.regressor import NINETY
+from neuralpower.prediction.energy import mean_power
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import (
-    BOUNDS,
     Interval,
     Row,
     Unmodelled,
@@ -351,7 +351,7 @@ def joined(
     origins = merged_origins([(p.origins, sum(row.runtime_s for row in p.rows)) for p in everything])
     power = None
     if energy_j is not None:
-        power = Interval(*(getattr(energy_j, bound) / getattr(runtime_s, bound) for bound in BOUNDS))
+        power = mean_power(energy_j, runtime_s, [p.power_w for p in everything if p.power_w is not None])
     return replace(
         first,
         runtime_s=runtime_s,

@@ -35,6 +35,13 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
         columns[f"{ranked.wanted.price.currency} per 1M"] = lambda one: (
             "-" if one.cost is None else plain(one.cost)
         )
+    if any(one.energy_j for one in shown):
+        made = "token" if any(one.tokens_per_s for one in shown) else "sample"
+        columns[f"energy per {made}"] = lambda one: quantity(
+            one.energy_j.value if one.energy_j else None, "J"
+        )
+    if ranked.wanted.terms.intensity is not None:
+        columns["CO2e per 1M"] = lambda one: quantity(one.carbon_g, "g")
     table = ["", listed(shown, columns), *_foot(ranked, len(shown))] if shown else ["", *_foot(ranked, 0)]
     return as_asked([*_head(ranked), *table, *note_lines(ranked.notes)], marked)
 
@@ -89,3 +96,7 @@ def _foot(ranked: Layouts, shown: int) -> Iterator[str]:
 def _bounds(laid: Laid) -> str:
     time = laid.runtime_s
     return "-" if time is None else f"{quantity(time.low, 's')} to {quantity(time.high, 's')}"
+
+
+def _energy(laid: Laid) -> str:
+    return "-" if laid.energy_j is None else quantity(laid.energy_j.value, "J")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.rows import defaults
+from neuralpower.layers.sweep import Draw
 from neuralpower.learn.estimates import Estimates
+from neuralpower.learn.laws import floors
 from neuralpower.learn.watts import (
     ATTENTION,
     CACHE,
@@ -20,11 +23,14 @@ from neuralpower.learn.watts import (
     Demand,
     Setting,
     as_set,
+    drawn_at,
     idle_power,
     law_power,
     longer,
     shipped_watts,
 )
+from neuralpower.prediction.energy import mean_power, with_time
+from neuralpower.prediction.rows import Interval
 
 H100 = find_spec("h100-sxm").hardware()
 SLUG = "nvidia-h100-sxm5-80gb"
@@ -125,3 +131,50 @@ def test_a_gpu_on_a_module_has_its_own_limit() -> None:
     assert module.limit_w == 900 and module.board_w == 700
     value, _, high = law_power(product(8192), module, np.array([1.2e-3]), "nvidia-gh200-96gb")
     assert value[0] <= high[0] <= 700
+
+
+def test_a_lower_voltage_takes_less_for_a_byte_but_in_the_dram() -> None:
+    law, memory = shipped_watts(), Demand(np.zeros(1), np.ones(1), np.zeros(1, dtype=int))
+    full, cores = np.array([500.0]), np.zeros(1)
+
+    def watts(dram: float) -> float:
+        changed = msgspec.structs.replace(law, dram=dram)
+        return float(drawn_at(full, cores, longer(memory, changed), 100.0, changed)(np.array([0.7]))[0])
+
+    assert 0 < law.dram < 1
+    assert watts(0.0) < watts(law.dram) < watts(1.0)
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "rtx-4090", "t4", "mi300x"])
+@pytest.mark.parametrize("name", ["linear", "attention", "softmax", "conv2d", "experts"])
+def test_no_draw_leaves_idle_and_limit_or_draws_more_at_a_lower_setting(name: str, device: str) -> None:
+    spec, draw = find_spec(device), Draw(name)
+    hardware, kind = spec.hardware(), KINDS[name]
+    limit = hardware.board_w
+    assert limit is not None
+    columns = columns_of(kind, [dataclasses.replace(kind.sample(draw), dtype="bfloat16") for _ in range(20)])
+    floor = np.maximum(*floors(columns, hardware, columns.law.traits(columns)))
+    t = np.maximum(floor * np.exp(np.random.default_rng(0).uniform(0.05, 2, 20)), 2e-6)
+    power = law_power(columns, hardware, t, spec.slug)
+    before = Estimates.untrained(
+        t, np.zeros(20), np.zeros(20), np.zeros(20, dtype=bool), (*power, np.zeros(20))
+    )
+    slower = law_power(columns, hardware, 1.5 * t, spec.slug)[0]
+    assert np.all(slower <= power[0]) and np.all(1.5 * slower >= power[0] * (1 - 1e-9))
+    for settings in (
+        [Setting(clock=clock) for clock in (0.3, 0.5, 0.7, 0.9, 1.0)],
+        [Setting(limit_w=share * limit) for share in (0.5, 0.7, 0.9, 1.0)],
+    ):
+        found = [as_set(before, columns, hardware, spec.slug, one) for one in settings]
+        watts = np.array([one.power_w for one in found])
+        assert np.all(np.diff(watts, axis=0) >= -1e-6 * limit)
+        assert np.all(np.diff([one.runtime_s for one in found], axis=0) <= 1e-9)
+        for one, setting in zip(found, settings, strict=True):
+            assert np.all(one.power_high_w <= (setting.limit_w or limit) + 1e-6)
+            assert np.all(one.power_w >= idle_power(hardware, setting.clock)[1] - 1e-6)
+
+
+def test_the_power_of_passes_after_each_other_has_the_bounds_of_their_powers() -> None:
+    power, runtime = Interval(300.0, 250.0, 390.0), Interval(1.0, 0.8, 1.2)
+    joined = mean_power(with_time(power, runtime).times(3), runtime.times(3), [power])
+    assert (joined.value, joined.low, joined.high) == pytest.approx((300.0, 250.0, 390.0))

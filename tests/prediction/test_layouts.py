@@ -17,9 +17,11 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
+from neuralpower.prediction.carbon import given
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.fit import fit
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.prediction.footprint import Terms
 from neuralpower.prediction.prices import Price
 from neuralpower.report.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe
@@ -83,6 +85,11 @@ def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layo
     assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
     assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
     assert one.memory_bytes == pytest.approx(whole.memory.value_bytes, rel=0.02)
+    made = whole.parallel.samples * (one.tokens_per_s or 0.0) / (one.samples_per_s or 1.0)
+    assert one.energy_j is not None and whole.parallel.energy_j is not None
+    for bound in ("value", "low", "high"):
+        joules = getattr(whole.parallel.energy_j, bound)
+        assert getattr(one.energy_j, bound) * made == pytest.approx(joules, rel=0.05)
 
 
 def blocks(count: int) -> nn.Module:
@@ -182,6 +189,21 @@ def test_cost_follows_from_a_price() -> None:
     best = every.fitting[0]
     assert best.cost == pytest.approx(3.6 * 4 / 3600 / (best.tokens_per_s or 0.0) * 1e6)
     assert best.cost == min(one.cost or 0.0 for one in every.fitting)
+
+
+def test_layouts_are_ranked_by_the_energy_of_a_site_and_tell_its_carbon() -> None:
+    every = layouts(wanted("decode", by="energy", terms=Terms(pue=1.2, intensity=given("350"))), PREDICTOR)
+    alone = {one.layout: one.energy_j for one in found("decode").found if one.micro_batches == 1}
+    best = every.fitting[0]
+    assert best.energy_j is not None
+    assert best.energy_j.value == min(one.energy_j.value for one in every.fitting if one.energy_j)
+    assert best.carbon_g == pytest.approx(best.energy_j.value * 350 / 3.6)
+    for one in every.fitting:
+        if one.micro_batches == 1:
+            before = alone[one.layout]
+            assert one.energy_j is not None and before is not None
+            assert one.energy_j.value == pytest.approx(1.2 * before.value)
+    assert "energy per token" in layouts_table(every) and "CO2e per 1M" in layouts_table(every)
 
 
 @pytest.mark.parametrize(

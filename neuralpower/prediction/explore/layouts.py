@@ -25,19 +25,20 @@ from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.shortened import blocks_in, shortened
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.footprint import Made, Terms, each_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
 from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched
 from neuralpower.prediction.prices import Price
 from neuralpower.prediction.request import Request
-from neuralpower.prediction.rows import Interval
+from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.recipe import MOST_MICRO_BATCHES, TRAINING
 
-RANKED = ("throughput", "latency", "cost")
+RANKED = THROUGHPUT, LATENCY, COST, ENERGY = ("throughput", "latency", "cost", "energy")
 MOST = 5_000  # layouts
 EACH = 4  # samples of a step for each device, where no whole batch is given
 PIECES = (2, 4, 8)  # of a rank, where the schedule is interleaved
@@ -55,12 +56,13 @@ class Wanted:
     schedule: str = "1f1b"
     by: str = RANKED[0]
     price: Price | None = None  # of a device
+    terms: Terms = Terms()  # of the node, the site and its electricity
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be ranked."""
         if self.by not in RANKED:
             raise unknown("ranking", self.by, RANKED)
-        if self.by == "cost" and self.price is None:
+        if self.by == COST and self.price is None:
             raise InputError("by cost: no price says what a device costs; give --price 2.5, for an hour")
         if self.global_batch is not None and (not self.request.trains or self.global_batch < 1):
             raise InputError(
@@ -108,6 +110,8 @@ class Laid:
     memory_bytes: int | None = None  # of a device of the fullest stage
     memory_high_bytes: int | None = None
     cost: float | None = None  # of a million tokens, or samples where there are no tokens
+    energy_j: Interval | None = None  # of one, with node and site
+    carbon_g: float | None = None  # of a million
 
     def to_json(self) -> dict[str, Any]:
         shown = {"layout": self.layout, "runtime_s": self.runtime_s, **vars(self)}
@@ -186,9 +190,11 @@ class _Search:
         """The smaller, the better; of those that do not fit, the nearest to it."""
         if one.runtime_s is None:
             return math.inf if one.memory_high_bytes is None else one.memory_high_bytes
-        if self.wanted.by == "latency":
+        if self.wanted.by == LATENCY:
             return one.runtime_s.value
-        return one.cost or 0.0 if self.wanted.by == "cost" else -(one.samples_per_s or 0.0)
+        if self.wanted.by == ENERGY:
+            return math.inf if one.energy_j is None else one.energy_j.value
+        return one.cost or 0.0 if self.wanted.by == COST else -(one.samples_per_s or 0.0)
 
     # ---- which there are ----
 
@@ -319,7 +325,21 @@ class _Search:
             "exposed_share": total(lambda one: one.exposed_s) / runtime.value,
             "bubble_share": total(lambda one: one.bubble_s) / cycle,
             "cost": paid,
+            **self._drawn(parts, cycle, tokens or rate, layout.ranks),
         }
+
+    def _drawn(
+        self, parts: Sequence[tuple[int, Estimate]], cycle: float, rate: float, devices: int
+    ) -> dict[str, Any]:
+        """Joules and carbon of what is made at `rate`; none where a pass's joules are not known."""
+        known = [one.energy_j.times(times) for times, one in parts if one.energy_j is not None]
+        if len(known) < len(parts):
+            return {}
+        joules = Interval(*(sum(getattr(one, bound) for one in known) for bound in BOUNDS))
+        taken = Interval(cycle, cycle, cycle)
+        made = Made(self.predictor.device, "", rate * cycle, taken, joules, devices)
+        each = each_of(made, self.wanted.terms)
+        return {"energy_j": each.energy_j, "carbon_g": each.carbon_g and each.carbon_g.value}
 
     def _stretched(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
         """One pass of the ranks' network; raises InputError for ranks that the network does not take."""

@@ -9,7 +9,6 @@ The slowest rank decides: the prediction's rows are its rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,7 +36,7 @@ from neuralpower.prediction.parallel.memory import (
     serving_memory,
     training_rank_memory,
 )
-from neuralpower.prediction.parallel.pieces import Course, Piece, merged, pieces_of, repeats_of
+from neuralpower.prediction.parallel.pieces import Course, Piece, merged, pieces_of, repeats_of, times_of_rank
 from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
@@ -219,22 +218,9 @@ class _Composed:
 
     def _times(self, rank: int, answer: Answer) -> Whole:
         """How long all takes, and the rows of a rank."""
-        count, timings, runtime_s = self.course.count, self.course.of_rank(rank), self.course.runtime_s
-        repeats = repeats_of(answer, count)
-        inline = _exchange_s(answer, repeats, beside=False)
-        beside = _exchange_s(answer, repeats, beside=True)
-        exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
-        factor = min(exposed / beside, 1.0) if beside else 1.0
-        shown = [factor if task.stream else 1.0 for task in answer.tasks]
-        bounds = Interval(1.0, *(bound / answer.busy[0] for bound in answer.busy[1:]))
-        busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
-        return Whole(
-            bounds.times(runtime_s),
-            bounds.times(min(busy, runtime_s)),
-            repeats,
-            shown,
-            runtime_s - self.course.busy_s[rank],
-        )
+        course = self.course
+        whole = times_of_rank(answer, course.of_rank(rank), course.count, course.runtime_s)
+        return replace(whole, waits_s=course.runtime_s - course.busy_s[rank])
 
     @cached_property
     def _model_flops(self) -> int:
@@ -317,7 +303,9 @@ class _Composed:
         )
 
     def _energy(self, runtime: Interval) -> Interval | None:
-        """The energy of all devices: each stage's own work, and idle power while it waits."""
+        """The energy of all devices in a cycle: each stage's own work, and idle power while it waits."""
+        batches = 1 if self.trains else self.count
+        cycle = runtime.times(self.course.cycle_s[0] / self.course.runtime_s)
         sums = dict.fromkeys(BOUNDS, 0.0)
         known: dict[int, Interval | None] = {}
         for rank in range(self.layout.pipeline):
@@ -327,7 +315,7 @@ class _Composed:
                 whole = self._times(rank, answer)
                 rows = rows_of(answer, whole)
                 hardware, setting = self.predictor.hardware, self.predictor.setting
-                known[key] = energy_of(rows, whole.busy_s, runtime, hardware, setting)[1]
+                known[key] = energy_of(rows, whole.busy_s.times(batches), cycle, hardware, setting)[1]
             energy = known[key]
             if energy is None:
                 return None
@@ -350,15 +338,6 @@ class _Composed:
                 f"Fix: --micro-batches {4 * stages}"
             ]
         return []
-
-
-def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> float:
-    """Seconds of exchanges on other streams, or on the layers' own."""
-    return math.fsum(
-        float(seconds) * times
-        for task, seconds, times in zip(answer.tasks, answer.device_s, repeats, strict=True)
-        if isinstance(task.layer, Collective) and bool(task.stream) == beside
-    )
 
 
 def _model_flops(answer: Answer, count: int) -> float:

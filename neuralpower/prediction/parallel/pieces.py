@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,10 +11,13 @@ import numpy as np
 
 from neuralpower.devices.layout import ONE
 from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.collective import Collective
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
+from neuralpower.prediction.compose import Whole
 from neuralpower.prediction.parallel.schedules import Pipeline, ends_s
 from neuralpower.prediction.parallel.timing import FURTHER, Timing, timed_part
+from neuralpower.prediction.rows import Interval
 from neuralpower.trace.exchanges import exchanged_by_ends, sent
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.accumulation import further
@@ -212,4 +216,26 @@ def merged(pieces: Sequence[Piece]) -> Trace:
         unmodelled=tuple(call for one in every for call in one.unmodelled),
         parameters=sum(one.parameters for one in every),
         parameter_bytes=sum(one.parameter_bytes for one in every),
+    )
+
+
+def times_of_rank(answer: Answer, timings: Sequence[Timing], count: int, runtime_s: float) -> Whole:
+    """How long all takes, and the rows of a rank with pieces of `timings` in a step of `runtime_s`."""
+    repeats = repeats_of(answer, count)
+    inline = _exchange_s(answer, repeats, beside=False)
+    beside = _exchange_s(answer, repeats, beside=True)
+    exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
+    factor = min(exposed / beside, 1.0) if beside else 1.0
+    shown = [factor if task.stream else 1.0 for task in answer.tasks]
+    bounds = Interval(1.0, *(bound / answer.busy[0] for bound in answer.busy[1:]))
+    busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
+    return Whole(bounds.times(runtime_s), bounds.times(min(busy, runtime_s)), repeats, shown)
+
+
+def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> float:
+    """Seconds of exchanges on other streams, or on the layers' own."""
+    return math.fsum(
+        float(seconds) * times
+        for task, seconds, times in zip(answer.tasks, answer.device_s, repeats, strict=True)
+        if isinstance(task.layer, Collective) and bool(task.stream) == beside
     )

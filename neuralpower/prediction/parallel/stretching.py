@@ -11,6 +11,7 @@ A network that is not shortened is cut as it is meant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -18,6 +19,9 @@ from typing import Any, TypeVar
 
 from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.watts import idle_power
+from neuralpower.prediction.compose import rows_of
+from neuralpower.prediction.energy import energy_of, with_time
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel.memory import (
     Activations,
@@ -27,10 +31,10 @@ from neuralpower.prediction.parallel.memory import (
     serving_memory,
     training_rank_memory,
 )
-from neuralpower.prediction.parallel.pieces import Course, Piece, pieces_of
+from neuralpower.prediction.parallel.pieces import Course, Piece, pieces_of, times_of_rank
 from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.parallel.timing import Sums, Timing
-from neuralpower.prediction.rows import Interval
+from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question
@@ -39,7 +43,7 @@ from neuralpower.trace.stages import Part, cut, shares_of
 
 SHORT = 6  # blocks of the short network: two stages of three, three of two
 PAIR, TRIPLE = 2, 3
-Numbers = TypeVar("Numbers", Timing, Memory, Sums)
+Numbers = TypeVar("Numbers", Timing, Memory, Sums, Interval)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Estimate:
     cycle_s: float  # seconds until the next step, or the next batches in flight, are done
     exposed_s: float  # of exchanges, of the slowest stage
     bubble_s: float  # that the slowest stage waits in a cycle
+    energy_j: Interval | None  # of all devices in a cycle
 
 
 @dataclass(frozen=True)
@@ -171,11 +176,14 @@ class StretchedLayout:
             for piece in range(self.number)
         ]
 
-    def _timed_first(self, stages: int) -> Timing:
+    def _first(self, stages: int) -> Piece:
         """The first of two or three stages."""
         # alone, where not all three are asked about anyhow
         whole = stages == self.stages
-        return (self.whole if whole else self.base.timed(stages, 1, self.question))[0].timing
+        return (self.whole if whole else self.base.timed(stages, 1, self.question))[0]
+
+    def _timed_first(self, stages: int) -> Timing:
+        return self._first(stages).timing
 
     @cached_property
     def course(self) -> Course:
@@ -191,6 +199,49 @@ class StretchedLayout:
             cycle_s,
             self.course.exposed_s,
             idle_s,
+            self._energy(cycle_s),
+        )
+
+    def _energy(self, cycle_s: float) -> Interval | None:
+        """Joules of all devices in a cycle: idle power, and what each stage's work adds to it."""
+        if self.base.predictor.hardware is None:
+            return None
+        added = [
+            _extended(self._added(self.whole[self.place(piece)]), self._added_first, self.more[piece])
+            for piece in range(self.number)
+        ]
+        batches, waits_s = 1 if self.base.trains else self.count, cycle_s * self.layout.pipeline
+        drawn = Interval(
+            *(
+                batches * sum(getattr(one, bound) for one in added) + waits_s * getattr(self._idle, bound)
+                for bound in BOUNDS
+            )
+        )
+        if not math.isfinite(drawn.value):
+            return None
+        busy = self.whole[-1].answer.busy
+        joules = with_time(drawn, Interval(1.0, *(bound / busy[0] for bound in busy[1:])))
+        return joules.times(self.layout.tensor * self.layout.data)
+
+    @property
+    def _idle(self) -> Interval:
+        """Watts of a device that waits; 0 where they are not known."""
+        hardware, setting = self.base.predictor.hardware, self.base.predictor.setting
+        clock = 1.0 if setting is None else setting.clock
+        return Interval(*(idle_power(hardware, clock) if hardware else (0.0, 0.0, 0.0)))
+
+    def _added_first(self, stages: int) -> Interval:
+        return self._added(self._first(stages))
+
+    def _added(self, piece: Piece) -> Interval:
+        """Joules that a piece's calls take above idle power; NaN where they are not known."""
+        predictor, course = self.base.predictor, self.course
+        whole = times_of_rank(piece.answer, [piece.timing], course.count, course.runtime_s)
+        rows, busy = rows_of(piece.answer, whole), whole.busy_s
+        power, _, _ = energy_of(rows, busy, busy, predictor.hardware, predictor.setting)
+        power = power or Interval(math.nan, math.nan, math.nan)
+        return Interval(
+            *((getattr(power, bound) - getattr(self._idle, bound)) * busy.value for bound in BOUNDS)
         )
 
     @cached_property
