@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from torch import Tensor
 from neuralpower.errors import Unmodelled, quoted
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
+from neuralpower.layers.optimizer import Optimizer
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace_call
 from neuralpower.traces.events import EXCHANGE, Operator, Ran, Recording, read_recording
@@ -91,6 +93,12 @@ ALIKE: Mapping[str, tuple[str, Sequence[int | None]]] = {
     "_scaled_dot_product_efficient_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
     "_scaled_dot_product_cudnn_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
 }
+# kernels of attention that no operator says in one call: backward passes, and what other libraries call
+ATTENDS = re.compile("_scaled_dot_product_[a-z]+_attention_backward|_(flash|efficient)_attention_(for|back)ward")
+FUSED_STEPS: Mapping[str, str] = {
+    f"_fused_{name}_": name for name in ("adam", "adamw", "sgd", "adagrad")
+}
+"""Steps of optimizers in one kernel, and the optimizer."""
 ABSENT: Mapping[str, Any] = {"Input type": "", "Input Dims": [], "Input Strides": [], "Concrete Inputs": ""}
 MADE = frozenset("arange zeros ones full rand randn randint randperm empty eye linspace".split())
 """Operators that make tensors of numbers alone."""
@@ -211,11 +219,17 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
         }
     try:
         recorded = _recorded(inputs, usual)
+        if name in FUSED_STEPS:
+            return Replay((_step(name, recorded),))
+        if ATTENDS.fullmatch(name) and (layers := _attention(name, recorded, inputs)):
+            return Replay(layers)
         call = _call(alike, recorded)
         if call is None:
             return _by_tensors(name, recorded)
         try:
             traced = trace_call(call)
+        except NotImplementedError:  # it has no form for tensors without values
+            return _by_tensors(name, recorded)
         except ValueError:  # as of `clamp` without its bounds
             if inputs.get("Concrete Inputs"):
                 raise
@@ -226,6 +240,31 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
         return Replay(why=quoted(error))
     why = traced.unmodelled[0].reason if traced.unmodelled else ""
     return Replay(traced.layers, sum(missing.work_bytes for missing in traced.unmodelled), why)
+
+
+def _step(name: str, recorded: Sequence[Any]) -> Layer:
+    """The step of an optimizer over the first list of tensors, its weights; raises Unmodelled without sizes."""
+    weights = next((one for one in recorded if isinstance(one, list) and one), None)
+    if weights is None:
+        raise Unmodelled(f"{name} was recorded without the sizes of its tensors")
+    return Optimizer(
+        function=FUSED_STEPS[name],
+        tensors=len(weights),
+        elements=sum(one.numel() for one in weights),
+        implementation="fused",
+        dtype=str(weights[0].dtype).removeprefix("torch."),
+    )
+
+
+def _attention(
+    name: str, recorded: Sequence[Any], inputs: Mapping[str, Sequence[Any]]
+) -> tuple[Layer, ...]:
+    """Attention by one of PyTorch's kernels; those behind its one function have heads before lengths."""
+    tensors = _tensors(recorded)
+    if name.startswith("_scaled"):
+        tensors = [one.transpose(1, 2) if one.dim() == 4 else one for one in tensors]
+    texts = [str(one) for one in inputs.get("Concrete Inputs", ())]
+    return layers_of(Recorded(name, tensors, texts))[0]
 
 
 def _by_tensors(name: str, recorded: Sequence[Any]) -> Replay:
@@ -339,6 +378,8 @@ def _number(sort: str, text: str) -> Any:
         return CODED[sort][text]
     if sort in ("number", "Scalar") and text in CODED["bool"]:
         return CODED["bool"][text]
+    if sort == "str":
+        return text
     whole = sort in ("int", "SymInt") or (sort in ("number", "Scalar") and text.lstrip("-").isdigit())
     if not whole and sort not in ("float", "number", "Scalar"):
         raise ValueError(f"an argument of type {sort}")

@@ -11,7 +11,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention, by_torch
 from neuralpower.layers.base import in_tf32
 from neuralpower.traces.calls import DTYPES
-from neuralpower.traces.events import Operator
+from neuralpower.traces.events import HALVES, Operator
 
 PRODUCTS = frozenset("linear addmm mm bmm baddbmm matmul addmv einsum _scaled_mm".split())
 CONVOLUTIONS = frozenset("conv1d conv2d conv3d convolution _convolution".split())
@@ -19,7 +19,6 @@ COPYING = frozenset("contiguous clone".split())
 NORMS = frozenset("batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm instance_norm".split())
 SOFTMAXES = frozenset("softmax _softmax".split())
 POINTWISE = frozenset("add add_ sub mul mul_ div silu gelu relu sigmoid tanh pow exp".split())
-HALVES = ("c10::BFloat16", "c10::Half")
 WHOLE_TILES = {2: 8, 4: 4, 1: 16}  # numbers of a row that fill 16 bytes, by their size in bytes
 SLOWER = 1.1  # times that a call takes at least, measured against what it would
 STRIDED = 1.5  # the same of operands that are not in order

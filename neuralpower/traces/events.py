@@ -28,6 +28,14 @@ OVER_BUS = ("HtoD", "DtoH")  # in names of copies over the bus
 OF_TF32 = ("tf32", "s1688gemm", "tensorop_s")  # in names of kernels that use TF32
 ENGINE = "autograd::engine"  # what runs a backward pass, around its operators
 NODE = "CppNode<"  # in names of backward passes of functions in C++, which have gradients alone as inputs
+HALVES = ("c10::BFloat16", "c10::Half")
+# that autocast runs in 16 bits (torch/csrc/autograd, autocast_mode.h), by their outermost names
+LOWERED = frozenset(
+    """
+    linear matmul mm addmm bmm baddbmm addbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d _convolution scaled_dot_product_attention prelu lstm gru rnn_tanh rnn_relu
+    """.split()
+)
 GRAPH = "GraphLaunch"  # in names of launches of a whole graph
 SYNCHRONISES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream")  # beginnings or parts of waits' names
 MODULE = "nn.Module: "
@@ -185,14 +193,31 @@ class _Reader:
 
     def with_those_within(self, spans: _Spans, i: int) -> tuple[int, Mapping[str, Sequence[Any]]]:
         """(key, inputs) of an operator together with those of the operators in it."""
-        keys = [spans.keys[i]]
-        for inner in range(i + 1, len(spans.starts)):
-            if spans.starts[inner] > spans.ends[i]:
-                break
-            keys.append(spans.keys[inner])
-        known = [key for key in dict.fromkeys(keys) if key > 0]
+        known = [key for key in dict.fromkeys([spans.keys[i], *self._within(spans, i)]) if key > 0]
         inputs = {one: [v for key in known for v in self.inputs[key].get(one, ())] for one in INPUTS}
         return self._key((spans.names[i], inputs), inputs), inputs
+
+    def lowered(self, spans: _Spans, i: int) -> tuple[int, Mapping[str, Sequence[Any]]]:
+        """(key, inputs) of an operator in the type of 16 bits that autocast runs it in, if it does."""
+        key = spans.keys[i]
+        inputs = self.inputs[max(key, 0)]
+        types = inputs.get("Input type", ())
+        within = (kind for one in self._within(spans, i) for kind in self._types(one) if kind in HALVES)
+        short = next(within, None) if "float" in types else None
+        if short is None:
+            return key, inputs
+        inputs = {**inputs, "Input type": [short if kind == "float" else kind for kind in types]}
+        return self._key((spans.names[i], inputs), inputs), inputs
+
+    def _types(self, key: int) -> Sequence[Any]:
+        return self.inputs[max(key, 0)].get("Input type", ())
+
+    def _within(self, spans: _Spans, i: int) -> Iterator[int]:
+        """Keys of the operators in another."""
+        for inner in range(i + 1, len(spans.starts)):
+            if spans.starts[inner] > spans.ends[i]:
+                return
+            yield spans.keys[inner]
 
     def _key(self, said: tuple[str, Mapping[str, Any]], inputs: Mapping[str, Sequence[Any]]) -> int:
         """The number of an operator's name with its inputs; 0 past MOST_DISTINCT of them."""
@@ -381,6 +406,8 @@ def _operator(reader: _Reader, thread: Thread, i: int, chain: Sequence[int]) -> 
     inputs, step, of_aten = reader.inputs[max(key, 0)], "", spans.names[i].startswith(ATEN)
     if not of_aten:
         step = step_at(reader.marks, start)
+    if name in LOWERED:
+        key, inputs = reader.lowered(spans, i)
     if NODE in name and "lookup" in name.lower():  # whose indices are tensors of operators in it alone
         key, inputs = reader.with_those_within(spans, i)
     return Operator(name, inputs, key, start, spans.ends[i] - start, path, backward, step, of_aten)
