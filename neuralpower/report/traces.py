@@ -61,14 +61,14 @@ def explanation_table(
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line of prose in lines of so many letters; a table as it is."""
+    """A line of prose in lines of `width` letters; a table as it is."""
     if "\n" in line or len(line) <= width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _calls(found: Explanation, rows: Sequence[CallRow], width: int) -> str:
-    """A table of calls that is no wider than `width`, as far as sparing its columns makes it so."""
+    """A table of calls within `width`, as far as sparing its columns brings it there."""
     columns = shown_columns(found)
     if not any(row.cause for row in rows):
         del columns["cause"]

@@ -94,10 +94,10 @@ ALIKE: Mapping[str, tuple[str, Sequence[int | None]]] = {
     "_scaled_dot_product_cudnn_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
 }
 # kernels of attention that no operator says in one call: backward passes, and what other libraries call
-ATTENDS = re.compile("_scaled_dot_product_[a-z]+_attention_backward|_(flash|efficient)_attention_(for|back)ward")
-FUSED_STEPS: Mapping[str, str] = {
-    f"_fused_{name}_": name for name in ("adam", "adamw", "sgd", "adagrad")
-}
+ATTENDS = re.compile(
+    "_scaled_dot_product_[a-z]+_attention_backward|_(flash|efficient)_attention_(for|back)ward"
+)
+FUSED_STEPS: Mapping[str, str] = {f"_fused_{name}_": name for name in ("adam", "adamw", "sgd", "adagrad")}
 """Steps of optimizers in one kernel, and the optimizer."""
 ABSENT: Mapping[str, Any] = {"Input type": "", "Input Dims": [], "Input Strides": [], "Concrete Inputs": ""}
 MADE = frozenset("arange zeros ones full rand randn randint randperm empty eye linspace".split())
@@ -169,7 +169,7 @@ class Replays:
                 self._tables |= table_of(_tensors(_recorded(operator.inputs, self.usual))) or {}
 
     def of(self, operator: Operator, kernels: Sequence[Ran] = ()) -> Replay:
-        """What a recorded call comes to; `kernels`: what it ran, which may tell sizes that were not recorded."""
+        """What a recorded call comes to; `kernels`: what it ran, which may tell sizes."""
         key = operator.key, operator.step
         if key not in self._known:
             if len(self._known) >= MOST_REPLAYED:
@@ -193,7 +193,10 @@ class Replays:
             tensors = _tensors(_recorded(operator.inputs, self.usual))
             if EXCHANGE in operator.inputs:
                 said, sent, received, kind, ranks = operator.inputs[EXCHANGE]
-                name, tensors = f"{name} {said}", [_tensor(SHORT_NAMES[str(kind)], [max(sent, received)], None)]
+                name, tensors = (
+                    f"{name} {said}",
+                    [_tensor(SHORT_NAMES[str(kind)], [max(sent, received)], None)],
+                )
             texts = [str(one) for one in operator.inputs.get("Concrete Inputs", ())]
             ran = [(one.name, one.grid) for one in kernels]
             layers, why = layers_of(
@@ -243,7 +246,7 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
 
 
 def _step(name: str, recorded: Sequence[Any]) -> Layer:
-    """The step of an optimizer over the first list of tensors, its weights; raises Unmodelled without sizes."""
+    """The step of an optimizer over the first list, its weights; raises Unmodelled without sizes."""
     weights = next((one for one in recorded if isinstance(one, list) and one), None)
     if weights is None:
         raise Unmodelled(f"{name} was recorded without the sizes of its tensors")
@@ -256,9 +259,7 @@ def _step(name: str, recorded: Sequence[Any]) -> Layer:
     )
 
 
-def _attention(
-    name: str, recorded: Sequence[Any], inputs: Mapping[str, Sequence[Any]]
-) -> tuple[Layer, ...]:
+def _attention(name: str, recorded: Sequence[Any], inputs: Mapping[str, Sequence[Any]]) -> tuple[Layer, ...]:
     """Attention by one of PyTorch's kernels; those behind its one function have heads before lengths."""
     tensors = _tensors(recorded)
     if name.startswith("_scaled"):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 BESIDE = 4  # calls before and after one that its causes look at
 BINS = 160  # parts of the span in a drawing
-LEAST_GAP = 0.05  # share of the span below which a gap is not named
+# share of the span below which a gap is not named; to fetch data from memory takes a few percent, too
+LEAST_GAP = {DATA: 0.1, SYNC: 0.05, HOST: 0.05}
 GAP_FIXES = {
     DATA: "more workers of the loader, pin_memory=True, or data that is prepared once",
     SYNC: "read numbers of tensors (.item(), print) once a step at most, and copy with non_blocking=True",
@@ -457,7 +458,7 @@ def _gap_findings(recording: Recording, line: Timeline, span: float) -> list[Fin
     found = []
     short = float(np.median([one.took for one in recording.ran])) < SHORT_US
     for part in _gaps(line):
-        if part.name not in GAP_FIXES or part.seconds < LEAST_GAP * span:
+        if part.name not in GAP_FIXES or part.seconds < LEAST_GAP[part.name] * span:
             continue
         name = "small kernels launched one by one" if part.name == HOST and short else part.name
         name = "host-bound" if part.name == HOST and not short else name

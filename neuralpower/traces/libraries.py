@@ -1,4 +1,4 @@
-"""Operators of other libraries as layers of the product's kinds, by their names and the tensors recorded of them.
+"""Operators of other libraries as layers of the product's kinds, by their names and recorded tensors.
 
 An entry of RULES is all that a kind of operator needs. What no rule describes is a pass over its tensors.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 
 PER_NODE = 8  # devices of a node, where a trace does not say more than how many there are in all
-# vLLM's name of a step: "execute_context_1(888_788544)_generation_0(0)", or with sums of tokens (sq), keys (sk),
-# squares of tokens (sqsq) and their products (sqsk) of all requests
+# vLLM's name of a step: "execute_context_1(888_788544)_generation_0(0)", or with sums of tokens (sq), keys
+# (sk), squares of tokens (sqsq) and their products (sqsk) of all requests
 STEP = re.compile(r"context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)")
 SUMS = re.compile(r"sq(\d+)sk(\d+)sqsq\d+sqsk(\d+)")
 TILED = re.compile(r"_t(\d+)x(\d+)x\d+")  # of a product's result, in names of kernels: columns, rows
@@ -44,7 +44,7 @@ class Recorded:
     tables: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # `table_of` of all lookups
 
     def shaped(self, axes: int) -> list[Tensor]:
-        """Tensors that are not indices, of so many axes at least."""
+        """Tensors of `axes` axes at least that are no indices."""
         return [t for t in self.tensors if t.dim() >= axes and t.dtype not in (torch.int32, torch.int64)]
 
     @property
@@ -56,7 +56,7 @@ Rule = Callable[[Recorded], Sequence[Layer]]  # no layers: it does not describe 
 
 
 def _attention(call: Recorded) -> Sequence[Layer]:
-    """Attention of queries, keys and values [batch, length, heads, size], or [tokens, heads, size] of requests."""
+    """Attention of operands [batch, length, heads, size], or of requests' [tokens, heads, size]."""
     shaped = call.shaped(3)
     triples = zip(shaped, shaped[1:], shaped[2:], strict=False)
     fit = (some for some in triples if _attends(*some))
@@ -75,12 +75,14 @@ def _attention(call: Recorded) -> Sequence[Layer]:
 
 
 def _paged(call: Recorded, shaped: Sequence[Tensor]) -> Sequence[Layer]:
-    """Attention of queries to pages of a cache, [pages, a page's tokens, heads, size] or [pages, heads, size, ...].
+    """Attention to pages of a cache: [pages, a page's tokens, heads, size], or [pages, heads, size, ...].
 
     Only the step says how long its requests are.
     """
     query = shaped[0] if shaped else None
-    cache = next((t for t in shaped if t.dim() > 3 and query is not None and query.shape[-1] in t.shape[-2:]), None)
+    cache = next(
+        (t for t in shaped if t.dim() > 3 and query is not None and query.shape[-1] in t.shape[-2:]), None
+    )
     if query is None or cache is None or not STEP.search(call.step):
         return ()
     heads = cache.shape[-2] if cache.shape[-1] == query.shape[-1] else cache.shape[-3]
@@ -88,8 +90,10 @@ def _paged(call: Recorded, shaped: Sequence[Tensor]) -> Sequence[Layer]:
     return [_attended(query, heads, one, name, True) for one in _requests(call, query.shape[0])]
 
 
-def _attended(query: Tensor, key_heads: int, lengths: tuple[int, int, int], dtype: str, causal: bool) -> Layer:
-    """Attention of so many requests, each of so many new tokens and keys."""
+def _attended(
+    query: Tensor, key_heads: int, lengths: tuple[int, int, int], dtype: str, causal: bool
+) -> Layer:
+    """Attention of equal requests; `lengths`: their number, and the new tokens and keys of each."""
     batch, queries, keys = lengths
     return Attention(
         batch=batch,
@@ -111,7 +115,7 @@ def _attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _requests(call: Recorded, tokens: int) -> list[tuple[int, int, int]]:
-    """(requests, new tokens of each, keys of each) of tokens side by side: by the step, else by their offsets."""
+    """(requests, new tokens and keys of each) of tokens side by side: by the step, else by their offsets."""
     if found := STEP.search(call.step):
         parts = [(int(found[1]), found[2]), (int(found[3]), found[4])]
         return [(count, *_lengths(count, text)) for count, text in parts if count]
@@ -122,7 +126,7 @@ def _requests(call: Recorded, tokens: int) -> list[tuple[int, int, int]]:
 
 
 def _lengths(count: int, text: str) -> tuple[int, int]:
-    """The new tokens and the keys of each of so many requests: those of equal work."""
+    """The new tokens and the keys of each of `count` requests: those of equal work."""
     if sums := SUMS.search(text):
         new, keys, both = map(int, sums.groups())
         return max(round(new / count), 1), max(round(both / max(new, 1)), keys // count, 1)
@@ -133,7 +137,9 @@ def _lengths(count: int, text: str) -> tuple[int, int]:
 def _product(call: Recorded) -> Sequence[Layer]:
     """A product of rows and weights; some libraries give the result's tensor first."""
     shaped = call.shaped(2)
-    orders = [shaped[:2]] if len(shaped) == 2 else [[*shaped[1:3], shaped[0]], shaped[:2]] if shaped[2:] else []
+    orders = (
+        [shaped[:2]] if len(shaped) == 2 else [[*shaped[1:3], shaped[0]], shaped[:2]] if shaped[2:] else []
+    )
     for x, weights, *result in orders:
         rows, inside = math.prod(x.shape[:-1]), x.shape[-1]
         if weights.dim() != 2 or inside not in weights.shape:
@@ -178,7 +184,9 @@ def _experts(call: Recorded) -> Sequence[Layer]:
         held = str(weights[0].dtype).removeprefix("torch.") if short else ""
         return (_mixture(tokens, hidden, inner, experts, top_k, name, held, rows != inner),)
     scores = next((t for t in shaped[1:] if t.dim() == 2 and t.shape[0] == tokens), None)
-    tiles = [_tiles(kernel, grid) for kernel, grid in call.kernels if re.search("swiglu|silu|gelu", kernel, re.I)]
+    tiles = [
+        _tiles(kernel, grid) for kernel, grid in call.kernels if re.search("swiglu|silu|gelu", kernel, re.I)
+    ]
     if scores is None or not any(tiles):
         return ()
     columns, tile_rows, tile_count = next(one for one in tiles if one)
@@ -217,10 +225,10 @@ def _mixture(
 
 
 def _lookup(call: Recorded) -> Sequence[Layer]:
-    """Rows of tables that lie one behind the other [numbers], summed by bags; their state has one number a row.
+    """Rows of tables that lie one behind the other, summed by bags; their state has one number a row.
 
-    The backward pass, which has gradients and the indices alone, sorts these, reads a gradient's row for each,
-    and writes each row of the tables that is named.
+    The backward pass, which has gradients and the indices alone, sorts these, reads a gradient's row for
+    each, and writes each row of the tables that is named.
     """
     flat = [t for t in call.tensors if t.dim() == 1]
     indices = max((t.shape[0] for t in flat if not t.is_floating_point()), default=0)
@@ -306,10 +314,13 @@ def _touched(call: Recorded) -> list[Tensor]:
     return [t for t in call.shaped(1) if t.shape[0] == rows]
 
 
-def _pass(tensors: Sequence[Tensor], twice: bool = False) -> Layer:
-    """One pass over memory: all tensors but the first are read; `twice`: each is read and written."""
+def _pass(tensors: Sequence[Tensor], *, twice: bool = False, rows: bool = True) -> Layer:
+    """One pass over memory: the first tensor is written, others are read; `twice`: each is both.
+
+    `rows`: it may reduce them.
+    """
     sizes = [t.nbytes for t in tensors]
-    row = tensors[0].shape[-1] if tensors and tensors[0].dim() > 1 else 0
+    row = tensors[0].shape[-1] if rows and tensors and tensors[0].dim() > 1 else 0
     read, written = (sum(sizes), sum(sizes)) if twice else (sum(sizes[1:]) or sum(sizes), sum(sizes[:1]))
     dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "float32"
     numbers = max((t.numel() for t in tensors), default=0)
@@ -322,8 +333,7 @@ def _of_inductor(call: Recorded) -> Sequence[Layer]:
     reduces = re.match("triton_(red|per)", call.name) is not None
     if not tensors:
         return ()
-    one = _pass([tensors[-1], *tensors[:-1]])
-    return (one if reduces else replace(one, row=0),)
+    return (_pass([tensors[-1], *tensors[:-1]], rows=reduces),)
 
 
 RULES: Sequence[tuple[re.Pattern[str], Rule]] = tuple(
