@@ -11,7 +11,6 @@ from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention, by_torch
 from neuralpower.layers.base import in_tf32
 from neuralpower.layers.collective import Collective
-from neuralpower.layers.pointwise import Pointwise
 from neuralpower.traces.calls import DTYPES
 from neuralpower.traces.events import HALVES, Operator
 
@@ -206,7 +205,8 @@ def _out_of_order(seen: Seen) -> float:
     orders = {_order(*one) for one in whole if math.prod(one[0]) == largest}  # others are broadcast
     if None not in orders and len(orders) < 2:
         return 0.0
-    in_order = [replace(layer, run=0) if isinstance(layer, Pointwise) else layer for layer in seen.layers]
+    runs: dict[str, Any] = {"run": 0}
+    in_order = [replace(layer, **runs) if hasattr(layer, "run") else layer for layer in seen.layers]
     return seen.against(in_order, STRIDED)
 
 
