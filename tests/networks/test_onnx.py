@@ -177,6 +177,17 @@ def test_sizes_that_vary_are_given_by_name(tmp_path: Path) -> None:
         neuralpower.predict("zoo:resnet18", device="h100", dim="batch=4")
 
 
+def test_fit_leaves_a_batch_that_the_file_fixes(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "fixed", [x], [y])
+    file = tmp_path / "fixed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), file)
+    found = neuralpower.fit(str(file), device="h100")
+    assert found.fits and found.largest_batch == 4
+    assert any("fixes its batch" in note for note in found.notes)
+
+
 X = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 8])
 Y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
 
