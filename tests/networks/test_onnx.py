@@ -216,6 +216,13 @@ def followed(file: Path, batch: int = 4) -> Any:
     return trace(module, source.inputs(module, InputRequest(batch), "meta").args)
 
 
+def test_suppression_of_boxes_says_that_it_keeps_the_most(tmp_path: Path) -> None:
+    found = followed(
+        made(tmp_path, [node("NonMaxSuppression", "x p m")], [known("m", [10])], 11, inputs=FOUND), 1
+    )
+    assert any("the most boxes" in text for text in found.assumptions)
+
+
 def test_sizes_and_weights_that_are_computed_cost_nothing(tmp_path: Path) -> None:
     flat = onnx.numpy_helper.from_array(np.array([-1], np.int64), "flat")
     nodes = [
