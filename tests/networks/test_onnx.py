@@ -216,6 +216,31 @@ def followed(file: Path, batch: int = 4) -> Any:
     return trace(module, source.inputs(module, InputRequest(batch), "meta").args)
 
 
+def test_steps_that_an_exporter_unrolled_are_one_recurrent_layer(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", 1, [3, 4, 16])  # steps first
+    nodes = [node("MatMul", "x w", "a"), node("Add", "a c", "p")]
+    for step in range(3):
+        before = f"l{step}" if step else "first"
+        nodes += (
+            [node("MatMul", f"t{step - 1} r", f"m{step}"), node("Add", f"m{step} b", before)] if step else []
+        )
+        nodes += [
+            node("Slice", f"p {step} {step + 1} 0", f"s{step}"),
+            node("Squeeze", f"s{step} 0", f"q{step}"),
+        ]
+        nodes += [node("Add", f"{before} q{step}", f"d{step}"), node("Tanh", f"d{step}", f"t{step}")]
+    nodes += [node("Concat", "t0 t1 t2", "y", axis=0)]
+    numbers = [known(str(one), [one]) for one in range(4)]
+    weights = [weight("w", 16, 32), weight("c", 32), weight("r", 32, 32), weight("b", 32)]
+    file = made(tmp_path, nodes, [*numbers, *weights, weight("first", 1, 4, 32)], inputs=[x])
+    found = followed(file, 3)
+    [call] = found.calls
+    module = torch.nn.RNN(16, 32)
+    [own] = trace(module, (torch.zeros(3, 4, 16),)).calls
+    assert call.layer == own.layer
+    assert found.parameters == sum(one.numel() for one in module.parameters())
+
+
 def test_suppression_of_boxes_says_that_it_keeps_the_most(tmp_path: Path) -> None:
     found = followed(
         made(tmp_path, [node("NonMaxSuppression", "x p m")], [known("m", [10])], 11, inputs=FOUND), 1
