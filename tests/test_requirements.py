@@ -108,7 +108,7 @@ def packages_of(line: str) -> Iterator[str]:
 
 
 def is_local(word: str) -> bool:
-    """Whether a word of `pip install` is a checkout, perhaps with an extra that there is, a wheel or a blank."""
+    """Whether a word of `pip install` is a checkout, with an extra that there is, a wheel or a blank."""
     extra = re.fullmatch(r"\.(?:\[(\w+)\])?", word)
     if extra is not None:
         return extra[1] is None or extra[1] in EXTRAS

@@ -182,7 +182,7 @@ def _experts(call: Recorded) -> Sequence[Layer]:
         top_k = min([one for one in chosen if one <= experts], default=1)
         short = weights[0].dtype != x.dtype and weights[0].element_size() == 1
         held = str(weights[0].dtype).removeprefix("torch.") if short else ""
-        return (_mixture(tokens, hidden, inner, experts, top_k, name, held, rows != inner),)
+        return (_mixture((tokens, hidden, inner, experts, top_k), name, held, rows != inner),)
     scores = next((t for t in shaped[1:] if t.dim() == 2 and t.shape[0] == tokens), None)
     tiles = [
         _tiles(kernel, grid) for kernel, grid in call.kernels if re.search("swiglu|silu|gelu", kernel, re.I)
@@ -196,7 +196,7 @@ def _experts(call: Recorded) -> Sequence[Layer]:
     held = "mxfp4" if any("MxE2m1" in kernel for kernel, _ in call.kernels) else ""
     if not 1 <= top_k <= experts:
         return ()
-    return (_mixture(tokens, hidden, columns // 2, experts, top_k, name, held, True),)
+    return (_mixture((tokens, hidden, columns // 2, experts, top_k), name, held, True),)
 
 
 def _tiles(kernel: str, grid: str) -> tuple[int, int, int] | None:
@@ -207,10 +207,9 @@ def _tiles(kernel: str, grid: str) -> tuple[int, int, int] | None:
     return int(tile[1]) * int(counts[0]), int(tile[2]), int(counts[1])
 
 
-def _mixture(
-    tokens: int, hidden: int, inner: int, experts: int, top_k: int, dtype: str, held: str, gated: bool
-) -> Layer:
-    """A mixture whose tokens are spread evenly over the experts."""
+def _mixture(sizes: tuple[int, int, int, int, int], dtype: str, held: str, gated: bool) -> Layer:
+    """A mixture with even loads; `sizes`: tokens, hidden, inner side, experts, those of a token."""
+    tokens, hidden, inner, experts, top_k = sizes
     return Experts(
         tokens=tokens,
         hidden=hidden,

@@ -333,7 +333,7 @@ def _affine(view: _View, name: str) -> tuple[str, str, str] | None:
 
 
 def _part(view: _View, name: str) -> str:
-    """What a step is cut out of; "" for what is no part."""
+    """What a step is cut out of; "" where nothing cuts it."""
     node = view.maker(name, "Squeeze", "Slice", "Gather", "Split")
     while node is not None and node.op == "Squeeze":
         node = view.maker(node.inputs[0], "Slice", "Gather", "Split")
