@@ -34,6 +34,10 @@ class ModelError(InputError):
     """A network that cannot be found, built or run."""
 
 
+class FixedSizeError(ModelError):
+    """A size that a file does not take, since it was exported for another one."""
+
+
 class UsersError(ModelError):
     """`error`, raised by a model's code while it did `what`; also exceptions that would end the program."""
 

@@ -12,6 +12,7 @@ from neuralpower.ask.output import Explain
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
+from neuralpower.cli.output import USUAL, level, terminal_width
 from neuralpower.files.paths import check_read
 from neuralpower.files.stages import stage
 
@@ -64,7 +65,9 @@ def explain(
 
     answer = Answer(
         title=f"{found.trace} on {found.device}",
-        table=lambda: explanation_table(found, asked["top"], marked=True),
+        table=lambda: explanation_table(
+            found, asked["top"], marked=True, width=terminal_width(), full=level() > USUAL
+        ),
         json=found.to_json,
         rows=rows,
         shown=readable,

@@ -77,13 +77,12 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
     _check_limits(prediction, asked)
-    _make_quick(later, model)
+    _make_quick(later)
 
 
-def _make_quick(later: Sequence[Callable[[], None]], model: str) -> None:
+def _make_quick(later: Sequence[Callable[[], None]]) -> None:
     """Do what makes other sizes quick to answer, now that the answer has been shown; Ctrl-C leaves it out."""
     sys.stdout.flush()
-    stage(f"answered; keeping other sizes of {model} (Ctrl-C skips that)")
     with contextlib.suppress(KeyboardInterrupt):
         for work in later:
             work()

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import ModelError
+from neuralpower.errors import FixedSizeError, ModelError
 from neuralpower.files.paths import is_file, shown
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs, batch_of, in_batches
@@ -298,11 +298,11 @@ def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
                 f"{text} was saved without its example inputs; export it again with torch.export.save"
             )
         if request.input_shape is not None or request.seq_len is not None:
-            raise ModelError(
+            raise FixedSizeError(
                 f"{text} is exported for fixed shapes; leave input_shape and seq_len out, or export it again"
             )
         if request.batch_size != batch_of(inputs) and not _has_dynamic_batch(program):
-            raise ModelError(
+            raise FixedSizeError(
                 f"batch size is {request.batch_size}, but {text} is exported for a batch of "
                 f"{batch_of(inputs)}; give this one, or export it with a dynamic batch (torch.export.Dim)"
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import NeuralPowerError
 from neuralpower.files.cache import TRACES, cache_folder, keep, key_of, recall
+from neuralpower.files.stages import stage
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.sameness import is_current, loaded, network_of
 from neuralpower.prediction.case import devices_part
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from neuralpower.networks.source import Source
 
 SIZES = ("batch_size", "seq_len", "context", "prompt")  # options that a function leaves open
-SOON_S, LATER_S = 4.0, 30.0  # for further sizes, after the first question and after another one
+# CPU seconds for further sizes, after the first question, where nobody would notice, and after another one
+SOON_S, LATER_S = 0.5, 30.0
 PRICED = ("run", "weights", "devices", "nodes", "micro_batches")  # options that a recorded pass leaves open
 
 
@@ -109,6 +111,7 @@ class KeptNetwork:
             if took_s * len(sizes) > (SOON_S if known is None else LATER_S):
                 keep(self.folder, key, {"later": True, "loaded": loaded()}, TRACES)
                 continue
+            stage(f"answered; keeping other sizes of {self.question['model']} (Ctrl-C skips that)")
             others = {size: found for size in sizes if (found := steps.followed(size)) is not None}
             if len(others) < len(sizes):
                 continue

@@ -32,6 +32,7 @@ class Descriptions:
     def __init__(self) -> None:
         self._made: dict[Hashable, Layer | str] = {}
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
+        self.have_run = False  # calls that were recorded elsewhere: their types are not tried
 
     def of(self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = ()) -> Layer | str:
         """The layer that a call is, or the reason why no kind describes it; of equal calls the same."""
@@ -48,6 +49,8 @@ class Descriptions:
 
         `where` is the path of the module that calls, for the message.
         """
+        if self.have_run:
+            return
         sort = (func, *((t.dtype, t.dim()) for t in tensors_in((args, kwargs))))
         if sort in self._fitting:
             return

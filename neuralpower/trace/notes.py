@@ -28,6 +28,13 @@ def forward_of(model: nn.Module) -> str:
     return f"{type(model).__name__}: its forward"
 
 
+def granted_by(model: nn.Module) -> Iterator[str]:
+    """What modules of files take for granted, in their `taken_for_granted`."""
+    for module in model.modules():
+        said = getattr(module, "taken_for_granted", ())
+        yield from said if isinstance(said, tuple) else ()
+
+
 def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
     """Notes on the model's own backward passes that are estimated from their forward passes."""
     for key, reason in functions.items():

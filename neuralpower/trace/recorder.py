@@ -50,6 +50,7 @@ from neuralpower.trace.notes import (
     check_countable,
     derived_notes,
     forward_of,
+    granted_by,
     idle_note,
     unpriced_hooks,
     unread_notes,
@@ -132,6 +133,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(
                 *self.assumptions,
+                *granted_by(self.model),
                 *derived_notes(self.own.derived),
                 *(unpriced_hooks(self.model) if self.own.trained else ()),
                 *([NOTE] if self.autograd else ()),

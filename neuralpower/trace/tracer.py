@@ -148,9 +148,10 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
 
 
 def trace_call(call: Callable[[], Any]) -> Trace:
-    """The layers that a call on meta tensors makes, such as a layer's own `build`."""
+    """The layers that a call on meta tensors makes, such as a layer's own `build`; nothing runs."""
     model = nn.Module()
     recorder = Recorder(model)
+    recorder.layers.have_run = True
     owner = getattr(call.function, "__self__", None) if isinstance(call, Call) else None
     steps = isinstance(owner, torch.optim.Optimizer)  # it writes its weights
     inference = contextlib.nullcontext() if steps else torch.inference_mode()

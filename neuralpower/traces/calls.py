@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from torch import Tensor
 from neuralpower.errors import Unmodelled, quoted
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
+from neuralpower.layers.optimizer import Optimizer
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace_call
-from neuralpower.traces.events import Operator, read_recording
+from neuralpower.traces.events import EXCHANGE, Operator, Ran, Recording, read_recording
+from neuralpower.traces.libraries import Recorded, layers_of, table_of
 
 DTYPES: Mapping[str, torch.dtype] = {
     "c10::BFloat16": torch.bfloat16,
@@ -41,6 +45,20 @@ DTYPES: Mapping[str, torch.dtype] = {
     "c10::complex<float>": torch.complex64,
 }
 """Types of tensors by the names that the profiler gives them."""
+SHORT_NAMES: Mapping[str, torch.dtype] = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Float8_e4m3fn": torch.float8_e4m3fn,
+    "Float8_e5m2": torch.float8_e5m2,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+"""The same by the names that exchanges between devices have."""
 CODED: Mapping[str, Mapping[str, Any]] = {
     "bool": {"True": True, "False": False},
     "Layout": {"0": torch.strided},
@@ -75,6 +93,12 @@ ALIKE: Mapping[str, tuple[str, Sequence[int | None]]] = {
     "_scaled_dot_product_efficient_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
     "_scaled_dot_product_cudnn_attention": ("scaled_dot_product_attention", (0, 1, 2, 3, 5, 6)),
 }
+# kernels of attention that no operator says in one call: backward passes, and what other libraries call
+ATTENDS = re.compile(
+    "_scaled_dot_product_[a-z]+_attention_backward|_(flash|efficient)_attention_(for|back)ward"
+)
+FUSED_STEPS: Mapping[str, str] = {f"_fused_{name}_": name for name in ("adam", "adamw", "sgd", "adagrad")}
+"""Steps of optimizers in one kernel, and the optimizer."""
 ABSENT: Mapping[str, Any] = {"Input type": "", "Input Dims": [], "Input Strides": [], "Concrete Inputs": ""}
 MADE = frozenset("arange zeros ones full rand randn randint randperm empty eye linspace".split())
 """Operators that make tensors of numbers alone."""
@@ -113,7 +137,7 @@ class TracedCalls:
 def read_calls(path: Path) -> TracedCalls:
     """The calls of a trace in order; raises InputError as `read_recording`."""
     recording = read_recording(path)
-    replays = Replays(recording.operators)
+    replays = Replays(recording)
     taken, count, bus = ([0.0] * len(recording.operators) for _ in range(3))
     elsewhere_s = 0.0
     for one in recording.ran:
@@ -136,17 +160,57 @@ def read_calls(path: Path) -> TracedCalls:
 class Replays:
     """Recorded calls made again, each distinct one once; past MOST_REPLAYED the others are refused."""
 
-    def __init__(self, operators: Sequence[Operator]) -> None:
-        self.usual = _usual(operators)
-        self._known: dict[int, Replay] = {}
+    def __init__(self, recording: Recording) -> None:
+        self.usual, self.ranks = _usual(recording.operators), recording.ranks
+        self._known: dict[tuple[int, str], Replay] = {}
+        self._tables: dict[int, tuple[int, int]] = {}
+        for operator in {one.key: one for one in recording.operators if "lookup" in one.name}.values():
+            with suppress(ValueError):
+                self._tables |= table_of(_tensors(_recorded(operator.inputs, self.usual))) or {}
 
-    def of(self, operator: Operator) -> Replay:
-        """What a recorded call comes to."""
-        if operator.key not in self._known:
+    def of(self, operator: Operator, kernels: Sequence[Ran] = ()) -> Replay:
+        """What a recorded call comes to; `kernels`: what it ran, which may tell sizes."""
+        key = operator.key, operator.step
+        if key not in self._known:
             if len(self._known) >= MOST_REPLAYED:
                 return Replay(why=f"more than {MOST_REPLAYED:,} different calls")
-            self._known[operator.key] = _replayed(operator.name, operator.inputs, self.usual)
-        return self._known[operator.key]
+            if operator.of_aten:
+                self._known[key] = _replayed(operator.name, operator.inputs, self.usual)
+            else:
+                self._known[key] = self._of_library(operator, kernels)
+        return self._known[key]
+
+    def size(self, operator: Operator) -> int:
+        """Bytes of the largest tensor of a call; 0 where none is known."""
+        with suppress(ValueError, TypeError):
+            return max((t.nbytes for t in _tensors(_recorded(operator.inputs, self.usual))), default=0)
+        return 0
+
+    def _of_library(self, operator: Operator, kernels: Sequence[Ran]) -> Replay:
+        """A call of another library, by the rules of `libraries`."""
+        name, ranks = operator.name, self.ranks
+        try:
+            tensors = _tensors(_recorded(operator.inputs, self.usual))
+            if EXCHANGE in operator.inputs:
+                said, sent, received, kind, ranks = operator.inputs[EXCHANGE]
+                name, tensors = (
+                    f"{name} {said}",
+                    [_tensor(SHORT_NAMES[str(kind)], [max(sent, received)], None)],
+                )
+            texts = [str(one) for one in operator.inputs.get("Concrete Inputs", ())]
+            ran = [(one.name, one.grid) for one in kernels]
+            layers, why = layers_of(
+                Recorded(name, tensors, texts, operator.step, int(ranks), ran, self._tables)
+            )
+        except Exception as error:  # a trace may say anything of an operator
+            return Replay(why=quoted(error))
+        return Replay(layers, 0, why)
+
+
+def _tensors(recorded: Sequence[Any]) -> list[Tensor]:
+    """The tensors among what was recorded, those of lists, too."""
+    flat = (one for some in recorded for one in (some if isinstance(some, list) else [some]))
+    return [one for one in flat if isinstance(one, Tensor)]
 
 
 def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype) -> Replay:
@@ -158,11 +222,17 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
         }
     try:
         recorded = _recorded(inputs, usual)
+        if name in FUSED_STEPS:
+            return Replay((_step(name, recorded),))
+        if ATTENDS.fullmatch(name) and (layers := _attention(name, recorded, inputs)):
+            return Replay(layers)
         call = _call(alike, recorded)
         if call is None:
             return _by_tensors(name, recorded)
         try:
             traced = trace_call(call)
+        except NotImplementedError:  # it has no form for tensors without values
+            return _by_tensors(name, recorded)
         except ValueError:  # as of `clamp` without its bounds
             if inputs.get("Concrete Inputs"):
                 raise
@@ -175,14 +245,32 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
     return Replay(traced.layers, sum(missing.work_bytes for missing in traced.unmodelled), why)
 
 
+def _step(name: str, recorded: Sequence[Any]) -> Layer:
+    """The step of an optimizer over the first list, its weights; raises Unmodelled without sizes."""
+    weights = next((one for one in recorded if isinstance(one, list) and one), None)
+    if weights is None:
+        raise Unmodelled(f"{name} was recorded without the sizes of its tensors")
+    return Optimizer(
+        function=FUSED_STEPS[name],
+        tensors=len(weights),
+        elements=sum(one.numel() for one in weights),
+        implementation="fused",
+        dtype=str(weights[0].dtype).removeprefix("torch."),
+    )
+
+
+def _attention(name: str, recorded: Sequence[Any], inputs: Mapping[str, Sequence[Any]]) -> tuple[Layer, ...]:
+    """Attention by one of PyTorch's kernels; those behind its one function have heads before lengths."""
+    tensors = _tensors(recorded)
+    if name.startswith("_scaled"):
+        tensors = [one.transpose(1, 2) if one.dim() == 4 else one for one in tensors]
+    texts = [str(one) for one in inputs.get("Concrete Inputs", ())]
+    return layers_of(Recorded(name, tensors, texts))[0]
+
+
 def _by_tensors(name: str, recorded: Sequence[Any]) -> Replay:
     """A call whose numbers were not recorded: its tensors in, and the largest of them out."""
-    sizes = [
-        one.nbytes
-        for some in recorded
-        for one in (some if isinstance(some, list) else [some])
-        if isinstance(one, Tensor)
-    ]
+    sizes = [one.nbytes for one in _tensors(recorded)]
     if not any(sizes):
         raise Unmodelled(f"{name} was recorded without the sizes of its tensors")
     return Replay((), sum(sizes) + max(sizes), f"{name}: none of its forms takes what was recorded")
@@ -291,6 +379,8 @@ def _number(sort: str, text: str) -> Any:
         return CODED[sort][text]
     if sort in ("number", "Scalar") and text in CODED["bool"]:
         return CODED["bool"][text]
+    if sort == "str":
+        return text
     whole = sort in ("int", "SymInt") or (sort in ("number", "Scalar") and text.lstrip("-").isdigit())
     if not whole and sort not in ("float", "number", "Scalar"):
         raise ValueError(f"an argument of type {sort}")

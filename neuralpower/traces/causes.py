@@ -10,8 +10,9 @@ from typing import Any
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention, by_torch
 from neuralpower.layers.base import in_tf32
+from neuralpower.layers.collective import Collective
 from neuralpower.traces.calls import DTYPES
-from neuralpower.traces.events import Operator
+from neuralpower.traces.events import HALVES, Operator
 
 PRODUCTS = frozenset("linear addmm mm bmm baddbmm matmul addmv einsum _scaled_mm".split())
 CONVOLUTIONS = frozenset("conv1d conv2d conv3d convolution _convolution".split())
@@ -19,10 +20,9 @@ COPYING = frozenset("contiguous clone".split())
 NORMS = frozenset("batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm instance_norm".split())
 SOFTMAXES = frozenset("softmax _softmax".split())
 POINTWISE = frozenset("add add_ sub mul mul_ div silu gelu relu sigmoid tanh pow exp".split())
-HALVES = ("c10::BFloat16", "c10::Half")
 WHOLE_TILES = {2: 8, 4: 4, 1: 16}  # numbers of a row that fill 16 bytes, by their size in bytes
 SLOWER = 1.1  # times that a call takes at least, measured against what it would
-STRIDED = 1.5  # the same of operands that are not in order
+STRIDED = 1.5  # the same of operands that are not in order, and of exchanges
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,18 @@ def _split(seen: Seen) -> float:
 
 def _out_of_order(seen: Seen) -> float:
     """Operands of an element-wise call with holes between their rows, or whose orders in memory differ."""
-    if seen.on_cpu or seen.name not in POINTWISE or not seen.layers:
+    if seen.name not in POINTWISE or not seen.layers:
         return 0.0
     names = "Input Dims", "Input Strides"
     held = zip(*(seen.operator.inputs.get(name, ()) for name in names), strict=False)
-    orders = {_order(*one) for one in held if isinstance(one[0], list) and one[0] and one[1]}
-    return seen.against(seen.layers, STRIDED) if None in orders or len(orders) > 1 else 0.0
+    whole = [one for one in held if isinstance(one[0], list) and one[0] and one[1]]
+    largest = max((math.prod(sizes) for sizes, _ in whole), default=0)
+    orders = {_order(*one) for one in whole if math.prod(one[0]) == largest}  # others are broadcast
+    if None not in orders and len(orders) < 2:
+        return 0.0
+    runs: dict[str, Any] = {"run": 0}
+    in_order = [replace(layer, **runs) if hasattr(layer, "run") else layer for layer in seen.layers]
+    return seen.against(in_order, STRIDED)
 
 
 def _order(sizes: Sequence[int], steps: Sequence[int]) -> tuple[int, ...] | None:
@@ -215,6 +221,13 @@ def _order(sizes: Sequence[int], steps: Sequence[int]) -> tuple[int, ...] | None
     return tuple(axes)
 
 
+def _late(seen: Seen) -> float:
+    """Exchanges between devices that take longer than their size: a device that comes early waits in them."""
+    if not seen.layers or not all(isinstance(layer, Collective) for layer in seen.layers):
+        return 0.0
+    return seen.against(seen.layers, STRIDED)
+
+
 CAUSES: tuple[Cause, ...] = (
     Cause("norm in training mode", "call model.eval() before it serves", _in_training_mode, 0.005),
     Cause("float64 island", "keep tensors in the type of the weights", _wide, 0.0),
@@ -224,6 +237,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("TF32 off", "torch.set_float32_matmul_precision('high')", _full_precision),
     Cause("copy next to a product", "products read any order: leave contiguous() out", _copied, 0.01),
     Cause("split-K", "larger batches, or a fused product, need no partial sums", _split),
+    Cause("waiting in exchanges", "give each device as much work, or exchange under other work", _late),
     Cause("operands out of order", "keep one memory format, or make them contiguous once", _out_of_order),
 )
 """A call has the first cause that applies to it."""

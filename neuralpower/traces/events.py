@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from neuralpower.errors import InputError
+from neuralpower.traces.libraries import AUTOGRAD, STEP, knows
 from neuralpower.traces.stream import EventStream
 
 ATEN = "aten::"
@@ -26,10 +27,21 @@ LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))  # HIP's launches have the
 OVER_BUS = ("HtoD", "DtoH")  # in names of copies over the bus
 OF_TF32 = ("tf32", "s1688gemm", "tensorop_s")  # in names of kernels that use TF32
 ENGINE = "autograd::engine"  # what runs a backward pass, around its operators
+NODE = "CppNode<"  # in names of backward passes of functions in C++, which have gradients alone as inputs
+HALVES = ("c10::BFloat16", "c10::Half")
+# that autocast runs in 16 bits (torch/csrc/autograd, autocast_mode.h), by their outermost names
+LOWERED = frozenset(
+    """
+    linear matmul mm addmm bmm baddbmm addbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d _convolution scaled_dot_product_attention prelu lstm gru rnn_tanh rnn_relu
+    """.split()
+)
 GRAPH = "GraphLaunch"  # in names of launches of a whole graph
 SYNCHRONISES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream")  # beginnings or parts of waits' names
 MODULE = "nn.Module: "
 INPUTS = ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")
+EXCHANGE = "exchange"  # input of an exchange between devices: values of EXCHANGED
+EXCHANGED = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
 MOST_DISTINCT = 200_000  # calls with different inputs whose inputs are kept
 # A launch takes the host 2 to 20 us: a median above this is in other units.
 LONGEST_LAUNCH_US = 1000.0
@@ -60,7 +72,7 @@ class Ran(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An outermost operator of aten as it was recorded."""
+    """An outermost operator of aten, or of a library that has a rule, as it was recorded."""
 
     name: str  # without "aten::"
     inputs: Mapping[str, Sequence[Any]]  # by INPUTS
@@ -69,6 +81,8 @@ class Operator(NamedTuple):
     took: float
     path: str = ""  # of the module that called it, where the trace says so
     backward: bool = False  # whether autograd's engine called it
+    step: str = ""  # annotation around an operator of a library that says its requests
+    of_aten: bool = True  # else a library's
 
 
 class Mark(NamedTuple):
@@ -94,6 +108,7 @@ class Recording:
     notes: tuple[str, ...] = ()
     has_operators: bool = True  # whether operators were recorded at all
     captured: tuple[tuple[str, int], ...] = ()  # (kernel, operator) of launches that ran nothing
+    ranks: int = 0  # processes that ran together; 0: not said
 
 
 @dataclass
@@ -176,6 +191,48 @@ class _Reader:
         elif category == "user_annotation":
             self.marks.append(Mark(self._name(event), *_span(event)))
 
+    def with_those_within(self, spans: _Spans, i: int) -> tuple[int, Mapping[str, Sequence[Any]]]:
+        """(key, inputs) of an operator together with those of the operators in it."""
+        known = [key for key in dict.fromkeys([spans.keys[i], *self._within(spans, i)]) if key > 0]
+        inputs = {one: [v for key in known for v in self.inputs[key].get(one, ())] for one in INPUTS}
+        return self._key((spans.names[i], inputs), inputs), inputs
+
+    def lowered(self, spans: _Spans, i: int) -> tuple[int, Mapping[str, Sequence[Any]]]:
+        """(key, inputs) of an operator in the type of 16 bits that autocast runs it in, if it does."""
+        key = spans.keys[i]
+        inputs = self.inputs[max(key, 0)]
+        types = inputs.get("Input type", ())
+        within = (kind for one in self._within(spans, i) for kind in self._types(one) if kind in HALVES)
+        short = next(within, None) if "float" in types else None
+        if short is None:
+            return key, inputs
+        inputs = {**inputs, "Input type": [short if kind == "float" else kind for kind in types]}
+        return self._key((spans.names[i], inputs), inputs), inputs
+
+    def _types(self, key: int) -> Sequence[Any]:
+        return self.inputs[max(key, 0)].get("Input type", ())
+
+    def _within(self, spans: _Spans, i: int) -> Iterator[int]:
+        """Keys of the operators in another."""
+        for inner in range(i + 1, len(spans.starts)):
+            if spans.starts[inner] > spans.ends[i]:
+                return
+            yield spans.keys[inner]
+
+    def _key(self, said: tuple[str, Mapping[str, Any]], inputs: Mapping[str, Sequence[Any]]) -> int:
+        """The number of an operator's name with its inputs; 0 past MOST_DISTINCT of them."""
+        try:
+            text = msgspec.json.encode(said)
+        except (ValueError, TypeError, UnicodeEncodeError, RecursionError):
+            text, inputs = said[0].encode("utf-8", "replace"), {}
+        key = self.known.get(text, -1)
+        if key < 0 and len(self.known) < MOST_DISTINCT:
+            key = self.known[text] = len(self.inputs)
+            self.inputs.append(inputs)
+        elif key < 0:
+            key, self.dropped = 0, True
+        return key
+
     def _name(self, event: Mapping[str, Any]) -> str:
         """The event's name; equal ones are kept once."""
         name = str(event.get("name"))
@@ -184,20 +241,11 @@ class _Reader:
     def _operator(self, event: dict[str, Any]) -> None:
         name = self._name(event)
         key = -1
-        if name.startswith(ATEN):
-            said = _said(event)
+        said = _said(event)
+        if name.startswith(ATEN) or isinstance(said.get("Input Dims"), list):
             inputs = {one: said[one] for one in INPUTS if isinstance(said.get(one), list)}
-            try:
-                text = msgspec.json.encode((name, inputs))
-            except (ValueError, TypeError, UnicodeEncodeError, RecursionError):
-                text = name.encode("utf-8", "replace")
-                inputs = {}
-            key = self.known.get(text, -1)
-            if key < 0 and len(self.known) < MOST_DISTINCT:
-                key = self.known[text] = len(self.inputs)
-                self.inputs.append(inputs)
-            elif key < 0:
-                key, self.dropped = 0, True
+            inputs |= {EXCHANGE: [said.get(one) for one in EXCHANGED]} if "Group size" in said else {}
+            key = self._key((name, inputs), inputs)
             if name in ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense"):
                 self.asked.append(float(event["ts"]))
         elif "DataLoader" in name:
@@ -296,6 +344,7 @@ def _on_device(reader: _Reader, about: Mapping[str, Any]) -> Recording:
         (*notes, *_dropped(reader)),
         has,
         tuple(captured),
+        _ranks(about),
     )
 
 
@@ -311,13 +360,38 @@ def _owner(
     chain = list(spans.around(at)) if spans is not None else []
     if graph or spans is None:
         return -1, GRAPHED if graph else ""
-    outermost = next((i for i in reversed(chain) if spans.names[i].startswith(ATEN)), -1)
+    outermost = next((i for i in reversed(chain) if _prices(reader, spans, i)), -1)
+    if outermost < 0:  # a library without a rule: the innermost that says its tensors
+        outermost = next((i for i in chain if _says_tensors(reader, spans, i)), -1)
     if outermost < 0:
         return -1, next((spans.names[i] for i in chain if not spans.names[i].startswith(ENGINE)), "")
     if (thread, outermost) not in owners:
         owners[thread, outermost] = len(operators)
         operators.append(_operator(reader, thread, outermost, chain))
     return owners[thread, outermost], ""
+
+
+def step_at(marks: Sequence[Mark], at: float) -> str:
+    """The annotation around a moment that says an engine's requests; "" for none."""
+    return next((one.name for one in marks if one.start <= at <= one.end and STEP.search(one.name)), "")
+
+
+def _prices(reader: _Reader, spans: _Spans, i: int) -> bool:
+    """Whether an operator is aten's, or a library's with a rule and sizes."""
+    name = spans.names[i]
+    return name.startswith(ATEN) or (knows(name) and _sized(reader, spans, i))
+
+
+def _says_tensors(reader: _Reader, spans: _Spans, i: int) -> bool:
+    """Whether an operator of a library without a rule says its tensors; a node of autograd says gradients."""
+    name = spans.names[i]
+    own = "::" in name and (NODE in name or AUTOGRAD not in name)
+    return own and _sized(reader, spans, i)
+
+
+def _sized(reader: _Reader, spans: _Spans, i: int) -> bool:
+    inputs = reader.inputs[max(spans.keys[i], 0)]
+    return EXCHANGE in inputs or any(inputs.get("Input Dims", ()))
 
 
 def _operator(reader: _Reader, thread: Thread, i: int, chain: Sequence[int]) -> Operator:
@@ -329,7 +403,14 @@ def _operator(reader: _Reader, thread: Thread, i: int, chain: Sequence[int]) -> 
         path = ".".join(reversed([modules.names[one] for one in modules.around(start)]))
     backward = any(spans.names[one].startswith(ENGINE) for one in chain)
     name, key = spans.names[i].removeprefix(ATEN), spans.keys[i]
-    return Operator(name, reader.inputs[max(key, 0)], key, start, spans.ends[i] - start, path, backward)
+    inputs, step, of_aten = reader.inputs[max(key, 0)], "", spans.names[i].startswith(ATEN)
+    if not of_aten:
+        step = step_at(reader.marks, start)
+    if name in LOWERED:
+        key, inputs = reader.lowered(spans, i)
+    if NODE in name and "lookup" in name.lower():  # whose indices are tensors of operators in it alone
+        key, inputs = reader.with_those_within(spans, i)
+    return Operator(name, inputs, key, start, spans.ends[i] - start, path, backward, step, of_aten)
 
 
 def _on_cpu(reader: _Reader) -> Recording:
@@ -387,6 +468,13 @@ def _thread(event: Mapping[str, Any]) -> Thread:
 def _devices(about: Mapping[str, Any]) -> list[Any]:
     devices = about.get("deviceProperties")
     return devices if isinstance(devices, list) else []
+
+
+def _ranks(about: Mapping[str, Any]) -> int:
+    """The processes that ran together, where the trace says so."""
+    said = about.get("distributedInfo")
+    size = said.get("world_size") if isinstance(said, dict) else None
+    return size if isinstance(size, int) and 0 < size < 1_000_000 else 0
 
 
 def _name_of(about: Mapping[str, Any], number: str) -> str:

@@ -22,7 +22,7 @@ from neuralpower.prediction.rows import Column
 from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
-from neuralpower.traces.events import BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
+from neuralpower.traces.events import ATEN, BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
 from neuralpower.traces.likeness import COMMUNICATION, kernel_kind, with_owners
 from neuralpower.traces.prices import Price, Prices
 from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, timeline
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 BESIDE = 4  # calls before and after one that its causes look at
 BINS = 160  # parts of the span in a drawing
-LEAST_GAP = 0.05  # share of the span below which a gap is not named
+# share of the span below which a gap is not named; to fetch data from memory takes a few percent, too
+LEAST_GAP = {DATA: 0.1, SYNC: 0.05, HOST: 0.05}
 GAP_FIXES = {
     DATA: "more workers of the loader, pin_memory=True, or data that is prepared once",
     SYNC: "read numbers of tensors (.item(), print) once a step at most, and copy with non_blocking=True",
@@ -212,9 +213,6 @@ def explain_recording(recording: Recording, predictor: Predictor | None, name: s
     prices = None if predictor is None else Prices(predictor)
     groups, at = _grouped(recording, line)
     if prices is not None:
-        if not prices.on_cpu:
-            for group in groups.values():
-                group.layers = tuple(by_torch(layer) for layer in group.layers)
         prices.learn([layer for group in groups.values() for layer in group.layers])
     priced = {key: _price_of(prices, group) for key, group in groups.items()}
     span = (line.end - line.start) / 1e6
@@ -246,7 +244,7 @@ def explain_recording(recording: Recording, predictor: Predictor | None, name: s
     )
 
 
-Key = tuple[str, int, bool]  # path, number of name and inputs, whether TF32
+Key = tuple[str, int, bool, str]  # path, number of name and inputs, whether TF32, step of an engine
 
 
 def _grouped(recording: Recording, line: Timeline) -> tuple[dict[Key, _Group], list[Key]]:
@@ -255,19 +253,21 @@ def _grouped(recording: Recording, line: Timeline) -> tuple[dict[Key, _Group], l
     for i, one in enumerate(recording.ran):
         if one.owner >= 0:
             kernels[one.owner].append(i)
-    replays = Replays(recording.operators)
+    replays = Replays(recording)
     groups: dict[Key, _Group] = {}
     at: list[Key] = []
     for number, operator in enumerate(recording.operators):
         some = [recording.ran[i] for i in kernels[number]]
         tf32 = any(word in one.name for one in some for word in OF_TF32)
-        key = _place(operator.path), operator.key, tf32
+        key = _place(operator.path), operator.key, tf32, operator.step
         at.append(key)
         if key not in groups:
-            replay = replays.of(operator)
+            replay = replays.of(operator, some)
             if some and any(one.over_bus for one in some):
-                replay = Replay(why="copies between host and device")
+                replay = Replay((), replays.size(operator), "copies between host and device")
             layers = tuple(in_tf32(layer) for layer in replay.layers) if tf32 else replay.layers
+            if operator.of_aten and not recording.on_cpu:
+                layers = tuple(by_torch(layer) for layer in layers)
             groups[key] = _Group(operator, layers, replay.bytes, replay.why, number)
         group = groups[key]
         group.calls += bool(some)
@@ -285,8 +285,10 @@ def _place(path: str) -> str:
 
 
 def _price_of(prices: Prices | None, group: _Group) -> Price | None:
-    if prices is None or group.bus or not (group.layers or group.size or not group.reason):
+    if prices is None or not (group.layers or group.size or not group.reason):
         return None
+    if group.bus:
+        return prices.over_bus(group.size)
     price = prices.of(group.layers, group.size)
     return price if price is not None and (price.seconds > 0 or not group.reason) else None
 
@@ -433,7 +435,8 @@ def _shared_out(
 def _named(one: Ran, recording: Recording) -> str:
     """The library or the kind of what has no price."""
     if one.owner >= 0:
-        return kernel_kind(one.name) if one.over_bus else f"aten::{recording.operators[one.owner].name}"
+        owner = recording.operators[one.owner]
+        return kernel_kind(one.name) if one.over_bus else f"{ATEN if owner.of_aten else ''}{owner.name}"
     kind = kernel_kind(one.name)
     if one.library in (BEFORE, GRAPHED):
         return f"{one.library}: {kind}"
@@ -455,7 +458,7 @@ def _gap_findings(recording: Recording, line: Timeline, span: float) -> list[Fin
     found = []
     short = float(np.median([one.took for one in recording.ran])) < SHORT_US
     for part in _gaps(line):
-        if part.name not in GAP_FIXES or part.seconds < LEAST_GAP * span:
+        if part.name not in GAP_FIXES or part.seconds < LEAST_GAP[part.name] * span:
             continue
         name = "small kernels launched one by one" if part.name == HOST and short else part.name
         name = "host-bound" if part.name == HOST and not short else name
@@ -467,7 +470,7 @@ def _communication(recording: Recording, line: Timeline) -> tuple[float, float]:
     """(seconds of communication while nothing else ran, while something did)."""
     exposed = whole = 0.0
     for one, owned in zip(recording.ran, line.owned, strict=True):
-        if one.owner < 0 and kernel_kind(one.name) == COMMUNICATION:
+        if kernel_kind(one.name) == COMMUNICATION:
             exposed += owned / 1e6
             whole += one.took / 1e6
     return exposed, max(whole - exposed, 0.0)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuralpower.traces.events import BEFORE, GRAPHED, Operator, Ran, Recording
+from neuralpower.traces.events import BEFORE, GRAPHED, Mark, Operator, Ran, Recording, step_at
 
 ABOUT = 1.3  # times that a kernel's time may differ from those of its name
 
@@ -20,12 +20,12 @@ def with_owners(recording: Recording, capture: Recording | None = None) -> Recor
     """The recording whose kernels without operators have those of like kernels, where there are such."""
     ran, operators = list(recording.ran), list(recording.operators)
     if capture is not None:
-        _by_order(ran, operators, capture)
+        _by_order(ran, operators, capture, recording.marks)
     _by_likeness(ran, operators)
     return replace(recording, ran=tuple(ran), operators=tuple(operators))
 
 
-def _by_order(ran: list[Ran], operators: list[Operator], capture: Recording) -> None:
+def _by_order(ran: list[Ran], operators: list[Operator], capture: Recording, marks: Sequence[Mark]) -> None:
     """The n-th kernel of a name in a graph is the n-th of that name in its capture, again and again."""
     owners: dict[str, list[int]] = defaultdict(list)
     for name, owner in capture.captured:
@@ -42,7 +42,8 @@ def _by_order(ran: list[Ran], operators: list[Operator], capture: Recording) -> 
             continue
         if (turn, owner) not in made:
             made[turn, owner] = len(operators)
-            operators.append(_moved(capture.operators[owner], one))
+            moved = _moved(capture.operators[owner], one)
+            operators.append(moved if moved.of_aten else moved._replace(step=step_at(marks, one.launched)))
         ran[i] = one._replace(owner=made[turn, owner])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuralpower.devices.hardware import ASSUMED_PCIE
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
@@ -64,6 +65,11 @@ class Prices:
             return Price(0.0, 0.0, 0.0, BASES[0])
         value, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
         return Price(value, low, high, max((part.basis for part in parts), key=BASES.index))
+
+    def over_bus(self, size: int) -> Price:
+        """The price of bytes that are copied between host and device."""
+        t = size / (self.predictor.known_hardware().pcie_bytes_per_s or ASSUMED_PCIE) + UNMODELLED_OVERHEAD_S
+        return Price(t, t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR, ROOFLINE)
 
     def seconds(self, layers: Sequence[Layer]) -> float:
         """Their time; infinite where it is not known, so that nothing is saved by them."""

@@ -49,7 +49,7 @@ def profiled_tables(recording: Recording) -> dict[str, pd.DataFrame]:
     """A table for each kind: a row for each different layer, with the median of its calls' times."""
     import pandas as pd
 
-    replays = Replays(recording.operators)
+    replays = Replays(recording)
     took: dict[int, float] = defaultdict(float)
     names: dict[int, dict[str, None]] = defaultdict(dict)
     for one in recording.ran:

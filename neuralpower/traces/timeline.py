@@ -80,7 +80,7 @@ def _owned(ran: Sequence[Ran]) -> list[float]:
 def _order(one: Ran) -> int:
     if one.over_bus or one.name.startswith(("Memcpy", "Memset")):
         return 1
-    return 2 if one.owner < 0 and kernel_kind(one.name) == COMMUNICATION else 0
+    return 2 if kernel_kind(one.name) == COMMUNICATION else 0
 
 
 class _Causes:

@@ -177,6 +177,17 @@ def test_sizes_that_vary_are_given_by_name(tmp_path: Path) -> None:
         neuralpower.predict("zoo:resnet18", device="h100", dim="batch=4")
 
 
+def test_fit_leaves_a_batch_that_the_file_fixes(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 8])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "fixed", [x], [y])
+    file = tmp_path / "fixed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), file)
+    found = neuralpower.fit(str(file), device="h100")
+    assert found.fits and found.largest_batch == 4
+    assert any("fixes its batch" in note for note in found.notes)
+
+
 X = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 8])
 Y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
 
@@ -203,6 +214,37 @@ def followed(file: Path, batch: int = 4) -> Any:
     from neuralpower.networks.input_request import InputRequest
 
     return trace(module, source.inputs(module, InputRequest(batch), "meta").args)
+
+
+def test_steps_that_an_exporter_unrolled_are_one_recurrent_layer(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", 1, [3, 4, 16])  # steps first
+    nodes = [node("MatMul", "x w", "a"), node("Add", "a c", "p")]
+    for step in range(3):
+        before = f"l{step}" if step else "first"
+        nodes += (
+            [node("MatMul", f"t{step - 1} r", f"m{step}"), node("Add", f"m{step} b", before)] if step else []
+        )
+        nodes += [
+            node("Slice", f"p {step} {step + 1} 0", f"s{step}"),
+            node("Squeeze", f"s{step} 0", f"q{step}"),
+        ]
+        nodes += [node("Add", f"{before} q{step}", f"d{step}"), node("Tanh", f"d{step}", f"t{step}")]
+    nodes += [node("Concat", "t0 t1 t2", "y", axis=0)]
+    numbers = [known(str(one), [one]) for one in range(4)]
+    weights = [weight("w", 16, 32), weight("c", 32), weight("r", 32, 32), weight("b", 32)]
+    file = made(tmp_path, nodes, [*numbers, *weights, weight("first", 1, 4, 32)], inputs=[x])
+    found = followed(file, 3)
+    module = torch.nn.RNN(16, 32)
+    own = trace(module, (torch.zeros(3, 4, 16),))
+    assert [call.layer for call in found.calls] == [call.layer for call in own.calls]
+    assert found.parameters == sum(one.numel() for one in module.parameters())
+
+
+def test_suppression_of_boxes_says_that_it_keeps_the_most(tmp_path: Path) -> None:
+    found = followed(
+        made(tmp_path, [node("NonMaxSuppression", "x p m")], [known("m", [10])], 11, inputs=FOUND), 1
+    )
+    assert any("the most boxes" in text for text in found.assumptions)
 
 
 def test_sizes_and_weights_that_are_computed_cost_nothing(tmp_path: Path) -> None:

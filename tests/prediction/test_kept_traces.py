@@ -120,6 +120,27 @@ def test_another_size_is_answered_as_without_the_cache(
     assert answer(*first, *then, "--device", "l40s") == new
 
 
+def test_sizes_that_take_long_are_kept_after_the_second_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[Request] = []
+
+    def record(asked: Any, question: Any) -> Recorded:
+        followed.append(asked)
+        return real(asked, question)
+
+    real = follow.record
+    monkeypatch.setenv(SWITCH, str(tmp_path))
+    monkeypatch.setattr(follow, "record", record)
+    monkeypatch.setattr(kept, "SOON_S", 0.0)
+    counts = []
+    for batch in ("1", "3", "4"):
+        answer("zoo:deep_mnist", "-b", batch, "--device", "h100")
+        counts.append(len(followed))
+    assert counts[0] == 1  # nothing but what was asked
+    assert counts[1] > 2 and counts[2] == counts[1]
+
+
 def test_a_size_beyond_those_followed_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = answer("zoo:deep_mnist", "-b", "1000", "--device", "h100", "--no-cache")
     monkeypatch.setenv(SWITCH, str(tmp_path))

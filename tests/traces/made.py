@@ -39,3 +39,12 @@ def written(folder: Path, events: list[dict[str, Any]], packed: bool = False) ->
 
 FALSE: tuple[str, Any, Any, str] = (SCALAR, [], [], "False")
 NONE: tuple[str, Any, Any, str] = ("", [], [], "")
+
+
+def exchanged(number: int, launched: float, start: float, took: float, elements: int) -> list[dict[str, Any]]:
+    """A sum over eight ranks as NCCL's kernels and PyTorch's operators are recorded."""
+    about = operator("record_param_comms", launched - 2, 10, [X, NONE])
+    about["args"] |= {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 8}
+    about["args"] |= {"In msg nelems": elements, "Out msg nelems": elements}
+    [run, launch] = kernel(number, launched, took, name="ncclDevKernel_AllReduce_Sum_bf16", tid=9)
+    return [about, run | {"ts": start}, launch]

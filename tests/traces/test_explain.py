@@ -18,7 +18,7 @@ from neuralpower.report.traces import explanation_page, explanation_table
 from neuralpower.traces import calls, stream
 from neuralpower.traces.causes import CAUSES
 from neuralpower.traces.explanation import COLUMNS, Explanation, explained, predictor_for
-from tests.traces.made import BF16, NONE, Inputs, kernel, operator, written
+from tests.traces.made import BF16, NONE, Inputs, exchanged, kernel, operator, written
 
 F32, F64 = "float", "double"
 SCALED: tuple[str, Any, Any, str] = ("Scalar", [], [], "1")
@@ -89,6 +89,9 @@ def planted() -> dict[str, Made]:
     found["TF32 off"] = linear(Made(), 9000, 4096, 4096, 4096, F32, kernel_name="ampere_sgemm_128x64_tn")
     found["split-K"] = linear(Made(), 9000, 64, 4096, 4096, kernel_name="splitKreduce_kernel")
     strided: Inputs = [tensor(BF16, 4096, 4096, steps=[1, 4096]), tensor(BF16, 4096, 4096), SCALED]
+    made = base(Made())
+    made.events += exchanged(900, 400, 1200, 500, 2**20)
+    found["waiting in exchanges"] = made
     found["operands out of order"] = base(Made()).call("add", 900, *strided)
     return found
 
@@ -108,6 +111,8 @@ def test_nothing_is_named_where_nothing_is_planted(tmp_path: Path) -> None:
         made.call("batch_norm", 40, *norm("False"))
         made.call("relu", 20, tensor(BF16, 4096, 4096))
         made.call("contiguous", 1, tensor(BF16, 64, 64, steps=[1, 64]), ("Scalar", [], [], "0"))
+        last = [64 * 56 * 56, 1, 64 * 56, 64]  # channels
+        made.call("mul", 900, tensor(BF16, 8, 64, 56, 56, steps=last), tensor(BF16, 8, 64, 1, 1), NONE)
     found = asked(tmp_path, made.events)
     assert found.findings == (), explanation_table(found)
 
@@ -222,6 +227,23 @@ def test_columns_are_one_list_for_every_form(tmp_path: Path) -> None:
     assert [*found.to_pandas().columns] == names
     assert [*found.to_json()["rows"][0]] == names
     json.dumps(found.to_json())
+
+
+def test_tables_fit_80_letters_and_keep_the_causes(tmp_path: Path) -> None:
+    made = planted()["copy next to a product"]
+    made.call("mine::" + "a_long_name_" * 6, 500, *[tensor(BF16, 4096, 4096)] * 4)
+    made.events.append({"cat": "python_function", "name": "nn.Module: " + "Block_0" * 9, "ts": 1, "dur": 1e6})
+    made.events[-1] |= {"pid": 7, "tid": 1}
+    found = asked(tmp_path, made.events)
+    lines = explanation_table(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith("contiguous")]
+    assert rows and rows[0].endswith("copy next to a product")
+    [header] = [line for line in lines if line.startswith("operator")]
+    assert header.split() == ["operator", "calls", "measured", "expected", "saves", "cause"]
+    wide = explanation_table(found, full=True)
+    assert all(word in wide for word in ("basis", "low", "module", "a_long_name"))
+    assert "(2 more)" in explanation_table(found, 1)
 
 
 def test_markup_in_names_is_text_on_the_page(tmp_path: Path) -> None:

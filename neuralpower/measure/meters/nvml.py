@@ -40,7 +40,7 @@ FAILURES = {
     12: ("no_driver", "no NVIDIA driver (libnvidia-ml.so.1 not found); install one, or use another device"),
     NO_FUNCTION: (
         "stale_library",
-        "the driver is older than the library; pip install an older nvidia-ml-py, or update the driver",
+        "the driver is older than the library; update it, or install an older nvidia-ml-py by pip",
     ),
     GPU_IS_LOST: (
         "gpu_lost",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import InputError, ModelError, is_count
+from neuralpower.errors import FixedSizeError, InputError, ModelError, is_count
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.onnx_files.module import OnnxModule
@@ -90,7 +90,7 @@ def _asked(text: str, one: Input, sizes: Mapping[str, Any], request: InputReques
             asked = request.seq_len
         if isinstance(size, int) and asked not in (None, size):
             what = "batch" if i == 0 else f"size {i}"
-            raise InputError(
+            raise FixedSizeError(
                 f"{what} is {asked}, but {one.name:.60} of {text:.200} is exported for {size}; give this "
                 "one, or export it with dynamic sizes"
             )

@@ -35,6 +35,8 @@ NO_WEIGHTS: Mapping[str, int] = {**SETTINGS, **STATES}
 MOST_INPUTS = 2**31
 MOST_TURNS = 10_000  # of loops
 BRANCHES = "If"
+SUPPRESSES = "NonMaxSuppression"
+MOST_BOXES = f"{SUPPRESSES} is taken to keep the most boxes that the file lets it keep; pictures have fewer"
 Values = dict[str, tuple[Any, bool]]  # name -> (tensor, whether it follows from weights and sizes alone)
 
 
@@ -46,6 +48,7 @@ class OnnxModule(nn.Module):
         self.graph = graph = put_together(graph)
         self.main: torch.dtype = getattr(torch, graph.main)
         self.dtype = dtype
+        self.taken_for_granted = (MOST_BOXES,) if any(n.op == SUPPRESSES for n in graph.nodes) else ()
         self._names: dict[str, str] = {}  # of a weight -> of its parameter or buffer
         self._constants: dict[str, Tensor] = {}
         besides = {

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.onnx_files.patterns import FUSED_ATTENTION, OF_LAYER, STACKED
+from neuralpower.networks.onnx_files.patterns import FUSED_ATTENTION, OF_LAYER, STACKED, UNROLLED
 from neuralpower.networks.onnx_files.reading import TYPES, Node
 
 Given = Any  # a tensor, or None for an input that is missing
@@ -552,6 +552,15 @@ def _first_states(x: Tensor, given: Sequence[Given], ways: int, size: int) -> Te
     return torch.cat([x.new_zeros(ways, x.shape[1], size) if one is None else one for one in given])
 
 
+def _unrolled(call: Call, x: Tensor, inward: Tensor, over: Tensor, *biases: Given) -> Any:
+    """A recurrent layer of `patterns`: x [steps, batch, inputs], both weights as products take them."""
+    held = [one for one in biases if one is not None]
+    weights = [inward.t(), over.t(), *(held if len(held) == 2 else ())]
+    state = x.new_zeros(1, x.shape[1], over.shape[0])
+    settings = (len(held) == 2, 1, 0.0, False, False, False)
+    return getattr(torch, call.get("kind"))(x, state, weights, *settings)
+
+
 def _dropout(call: Call, x: Tensor, *_more: Given) -> Any:
     return x if len(call.node.outputs) < 2 else (x, torch.ones_like(x, dtype=torch.bool))
 
@@ -625,6 +634,7 @@ REDUCING: Mapping[str, Operator] = {
 OPERATORS: Mapping[str, Operator] = {
     FUSED_ATTENTION: _fused_attention,
     STACKED: _stacked,
+    UNROLLED: _unrolled,
     **{name: _unary(function) for name, function in UNARY.items()},
     **{name: _binary(function) for name, function in BINARY.items()},
     **{f"Reduce{name}": _reduced(function) for name, function in REDUCING.items()},

@@ -7,7 +7,7 @@ their results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from neuralpower.networks.onnx_files.reading import Graph, Node, Weight
 
 FUSED_ATTENTION = "(attention)"  # an operator of `operators.OPERATORS` that no file has
 STACKED = "(stacked)"  # another: recurrent layers one after the other, which torch runs in one call
+UNROLLED = "(unrolled)"  # another: a recurrent layer of torch whose steps an exporter wrote one by one
 RECURRENT = ("GRU", "LSTM", "RNN")
 # Operators that take vectors which training changes: each has its own, also where an exporter has joined
 # equal ones, such as the zero biases of a network that was not trained.
@@ -25,6 +26,7 @@ TAKING_VECTORS = frozenset(
     LayerNormalization Mul PRelu
     """.split()
 )
+OWN = "#"  # before the number of a node's own copy of a vector
 OF_LAYER = 4  # inputs that a layer of these has besides x and its states
 NEAR = 1e-3  # of a constant
 
@@ -42,7 +44,15 @@ def put_together(graph: Graph) -> Graph:
         return graph
     inner = {name for made in changed.values() for name in made.attributes.get("instead", ())}
     nodes = [changed.get(one.outputs[0], one) for one in graph.nodes if one.outputs[0] not in inner]
-    return replace(graph, nodes=tuple(_needed(nodes, graph.outputs)))
+    kept = tuple(_needed(nodes, graph.outputs))
+    unused = _taken(graph.nodes) - _taken(kept)  # what one node takes once, many took in parts
+    weights = tuple(one for one in graph.weights if one.name not in unused)
+    return replace(graph, nodes=kept, weights=weights)
+
+
+def _taken(nodes: Sequence[Node]) -> set[str]:
+    """Names that nodes and the graphs in them take."""
+    return {name for node in nodes for name in (*node.inputs, *_inside(node))}
 
 
 def _with_own_vectors(graph: Graph) -> Graph:
@@ -57,7 +67,7 @@ def _with_own_vectors(graph: Graph) -> Graph:
             if name not in vectors or node.op not in TAKING_VECTORS:
                 continue
             if name in taken:
-                names[place] = f"{name}#{len(more)}"
+                names[place] = f"{name}{OWN}{len(more)}"
                 more.append(replace(vectors[name], name=names[place]))
             taken.add(name)
         nodes.append(replace(node, inputs=tuple(names)))
@@ -276,4 +286,58 @@ def _next(view: _View, node: Node) -> Node | None:
     )
 
 
-RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention, _stacked)
+def _unrolled(view: _View, joined: Node) -> Node | None:
+    """Steps that each add a product of the step before and a part of one projection, joined along time.
+
+    h[t] = tanh(h[t-1] R + b + (x W + c)[t]): the first step may have its first part as a constant.
+    """
+    if joined.op != "Concat" or joined.attributes.get("axis") != 0 or len(joined.inputs) < 3:
+        return None
+    steps = [view.maker(name, "Tanh", "Relu") for name in joined.inputs]
+    adds = [None if one is None else view.maker(one.inputs[0], "Add") for one in steps]
+    found = [
+        None if add is None else _step(view, add, before)
+        for add, before in zip(adds[1:], joined.inputs, strict=False)
+    ]
+    equal = {None if one is None else (one[0], one[1].split(OWN)[0], one[2]) for one in found}
+    if len({one.op for one in steps if one is not None}) != 1 or len(equal) != 1 or found[0] is None:
+        return None
+    weights, bias, projected = found[0]
+    whole = _affine(view, projected)
+    if whole is None or adds[0] is None or projected not in {_part(view, name) for name in adds[0].inputs}:
+        return None
+    x, inward, other = whole
+    kind = "rnn_tanh" if steps[0] is not None and steps[0].op == "Tanh" else "rnn_relu"
+    inputs, ends = (x, inward, weights, other, bias), joined.inputs[-1]
+    about = {"kind": kind, "states": len(inputs), "instead": tuple(joined.inputs)}
+    return Node(UNROLLED, joined.name, inputs, (joined.outputs[0], ends), about)
+
+
+def _step(view: _View, add: Node, before: str) -> tuple[str, str, str] | None:
+    """(recurrent weights, their bias, the whole projection) of a step that follows another."""
+    for product, part in (add.inputs, add.inputs[::-1]):
+        whole, own = _affine(view, product), _part(view, part)
+        if whole is not None and own and whole[0] == before:
+            return whole[1], whole[2], own
+    return None
+
+
+def _affine(view: _View, name: str) -> tuple[str, str, str] | None:
+    """(x, weights, bias) of x W + b; the bias is "" where there is none."""
+    node, bias = view.maker(name, "MatMul", "Add"), ""
+    if node is not None and node.op == "Add":
+        pairs = (node.inputs, node.inputs[::-1])
+        product, bias = next(((a, b) for a, b in pairs if view.maker(a, "MatMul")), ("", ""))
+        node = view.maker(product, "MatMul")
+    return None if node is None else (node.inputs[0], node.inputs[1], bias)
+
+
+def _part(view: _View, name: str) -> str:
+    """What a step is cut out of; "" where nothing cuts it."""
+    node = view.maker(name, "Squeeze", "Slice", "Gather", "Split")
+    while node is not None and node.op == "Squeeze":
+        node = view.maker(node.inputs[0], "Slice", "Gather", "Split")
+    return "" if node is None else node.inputs[0]
+
+
+RULES: tuple[Callable[[_View, Node], Node | None], ...] = (_gelu, _attention, _stacked, _unrolled)

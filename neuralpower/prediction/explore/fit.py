@@ -17,7 +17,7 @@ from typing import Any
 
 from neuralpower.ask.options import Training, given_in
 from neuralpower.ask.spread import Given
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import FixedSizeError, InputError, unknown
 from neuralpower.files.json_files import named
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, TRAINING
@@ -130,6 +130,9 @@ class Fit(Shown):
         if self.largest_batch is None or self.request is None:
             return self.largest_batch
         return self.largest_batch * self.request.replicas
+
+
+FIXED = "the file fixes its batch: export it with dynamic sizes to try others"
 
 
 def assumed(memory: str | float) -> tuple[Platform, str]:
@@ -294,9 +297,17 @@ def memory(request: Request) -> Memory:
 
 
 def _largest_batch(probe: Probe, room_bytes: float, of: Callable[[Memory], int]) -> int:
-    """The largest batch of the request whose bytes are within the memory."""
+    """The largest batch of the request whose bytes are within the memory; no other where a file fixes it."""
     request = probe.request
-    return largest(lambda size: of(probe(size, request.length)), room_bytes, request.batch_size)
+
+    def memory_at(size: int) -> float:
+        try:
+            return of(probe(size, request.length))
+        except FixedSizeError:
+            probe.notes = (*probe.notes, FIXED) if FIXED not in probe.notes else probe.notes
+            return float("inf")
+
+    return largest(memory_at, room_bytes, request.batch_size)
 
 
 class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
