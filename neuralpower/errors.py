@@ -159,17 +159,22 @@ def writing(path: object, instead: str, error: type[InputError] = InputError) ->
         raise unwritten(refused, text, error) from None
 
 
+def close(value: str, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """The names that are spelled alike, nearest first; `cutoff`: least share of equal letters."""
+    spelled: dict[str, list[str]] = {}
+    for name in sorted(known):
+        spelled.setdefault(name.lower(), []).append(name)
+    alike = difflib.get_close_matches(value.lower(), spelled, n=4, cutoff=cutoff)
+    return [name for lowered in alike for name in spelled[lowered]]
+
+
 def unknown(
     what: str, value: object, known: Iterable[str], error: type[InputError] = InputError
 ) -> InputError:
     """The error for an unknown name: the value, and the nearest valid names, or all if they are few."""
     names = sorted(known)
     comma = "; " if any("," in name for name in names) else ", "
-    spelled: dict[str, list[str]] = {}
-    for name in names:
-        spelled.setdefault(name.lower(), []).append(name)
-    alike = difflib.get_close_matches(str(value).lower(), spelled, n=4, cutoff=0.5)
-    near = [name for lowered in alike for name in spelled[lowered]]
+    near = close(str(value), names)
     if near:
         hint = f"did you mean {comma.join(near)}?"
     elif not names:

@@ -42,7 +42,7 @@ ACCEPTANCE = 0.7  # usual of three tokens that a trained head drafts (Li et al.,
 @apart
 def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Traffic:
     """Serve what the options name on the devices; raises InputError."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = _given(options)
     targets = targets_of(given["sla"]) if "sla" in given else ()
     result = read_result(Path(given["compare"])) if "compare" in given else None
     comes = given.keys() & {"rate", "users", "trace"}
@@ -88,6 +88,12 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
     return replace(found, tool=result.tool, compared=result.against(found.value))
 
 
+def _given(options: Given) -> dict[str, Any]:
+    """The options that have a value, with a rate in requests per second."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return given | {"rate": texts.rate(given["rate"])} if "rate" in given else given
+
+
 def _longest(model: str, workload: Workload, more: int) -> int:
     """Tokens of the longest request; raises InputError where the model has fewer positions."""
     tokens = workload.prompt + workload.output + more
@@ -105,7 +111,7 @@ def _longest(model: str, workload: Workload, more: int) -> int:
 @apart
 def asked_plan(model: str, options: Given) -> Plan:
     """Rank what serves a rate; raises InputError."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = _given(options)
     for name, example in (("sla", "ttft=500ms,tpot=30ms@p95"), ("devices", "h100-sxm,l40s")):
         if name not in given:
             raise InputError(f"plan: no --{name}; give --{name} {example}")

@@ -772,7 +772,9 @@ class Deployed(TypedDict, total=False):
 class Serving(Drawn, Deployed, Set, Footprints, total=False):
     """Keywords of `traffic`."""
 
-    rate: Annotated[float | None, Option("Requests per second, drawn as a Poisson process.")]
+    rate: Annotated[
+        float | str | None, Option("Requests per second, or 1M/day, 3000/min, drawn as a Poisson process.")
+    ]
     users: Annotated[int | None, Option("Instead of a rate: users who each wait for their answer.")]
     sla: Annotated[
         str | None,
@@ -803,7 +805,7 @@ class Serving(Drawn, Deployed, Set, Footprints, total=False):
 class Planning(Drawn, Deployed, Footprints, total=False):
     """Keywords of `plan`."""
 
-    rate: Annotated[float | None, Option("Requests per second in all.")]
+    rate: Annotated[float | str | None, Option("Requests per second in all, or 1M/day, 3000/min.")]
     sla: Annotated[str | None, Option("The promise: ttft=500ms,tpot=30ms@p95.")]
     devices: Annotated[
         Sequence[str] | str | None, Option("Devices to choose from: h100-sxm,l40s,b200.", TARGET)

@@ -13,6 +13,8 @@ from neuralpower.files.paths import check_regular, is_there
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 IMAGES, CHANNELS = 4, (1, 3)  # the number of sizes of a batch of images, and of a single image's channels
 MOST_SIZES = 10_000  # of one dimension of a grid
+SPANS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
+BINARY = 2  # letters of whole numbers: k, m
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -30,10 +32,36 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
     return found
 
 
+def written_out(text: str, kind: type[int] | type[float]) -> str:
+    """A number in full: 32768 for 32k of an int, as of tokens, 1.5e13 for 15T of a float; else the text."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kKmMbBtT])", text)
+    if match is None:
+        return text
+    power = "kmbt".index(match[2].lower()) + 1
+    if kind is float:
+        return repr(float(match[1]) * 1000.0**power)
+    whole = float(match[1]) * 1024**power
+    return str(int(whole)) if power <= BINARY and whole.is_integer() else text
+
+
+def rate(given: Any) -> float | None:
+    """Requests per second of 4, "4/s", "3000/min", "90k/h" or "1M/day", None for None; raises InputError."""
+    if given is None or isinstance(given, (int, float)):
+        return given
+    number, _, span = str(given).strip().partition("/")
+    try:
+        return float(written_out(number.strip(), float)) / SPANS_S[span.strip().lower() or "s"]
+    except (KeyError, ValueError):
+        raise InputError(
+            f"rate {given!r:.40}: write requests per second, or such as 3000/min, 90k/h, 1M/day"
+        ) from None
+
+
 def sizes(text: str, what: str) -> tuple[int, ...]:
     """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
     numbers: list[int] = []
-    for part in text.split(","):
+    for written in text.split(","):
+        part = ":".join(written_out(bound.strip(), int) for bound in written.split(":"))
         match = re.fullmatch(r"\s*([0-9]{1,18})(?::([0-9]{1,18})(?::([0-9]{1,18}))?)?\s*", part)
         if not match or int(match.group(1)) < 1:
             how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"

@@ -264,7 +264,9 @@ def _usage(error: Exception) -> int:
     if error.format_message():
         text = " ".join(error.format_message().split()).rstrip(".")
         way = "see --help"
-        if text.startswith(("No such option", "No such command", "Got unexpected extra")):
+        if text.endswith("requires an argument"):
+            way = f"it takes: {_said_of(getattr(error, 'option_name', ''))}"
+        elif text.startswith(("No such option", "No such command", "Got unexpected extra")):
             option = getattr(error, "option_name", "")
             line = said_here(sys.argv[1:], option, COMMANDS, _options)
             having = "" if line else _elsewhere(option)
@@ -281,6 +283,12 @@ def _options(name: str) -> set[str]:
     """The options of a command."""
     command = command_of(name)
     return {flag for p in getattr(command, "params", ()) for flag in (*p.opts, *p.secondary_opts)}
+
+
+def _said_of(option: str) -> str:
+    """The help of an option of the command that is run."""
+    parameters: Sequence[Any] = command_of(sys.argv[1]).params if sys.argv[1] in COMMANDS else ()
+    return next((str(p.help) for p in parameters if option in p.opts and hasattr(p, "help")), "a value")
 
 
 def _elsewhere(option: str) -> str:

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 from typing_extensions import Unpack, dataclass_transform, is_typeddict
 
+from neuralpower.ask import texts
 from neuralpower.ask.options import Option, kind_of, options_of
 from neuralpower.ask.output import Trust
 from neuralpower.ask.panels import GENERAL, ORDER, TARGET
@@ -199,7 +200,14 @@ class Spelled(TyperCommand):
             ctx.meta[SHORT] = True
         known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         known |= {name for parameter in self.get_params(ctx) for name in parameter.secondary_opts}
-        return super().parse_args(ctx, respelled(args, known))
+        about = inspect.signature(self.callback).parameters if self.callback else {}
+        numbers = {
+            flag: kind
+            for parameter in self.get_params(ctx)
+            if (kind := _number(about.get(parameter.name or "")))
+            for flag in parameter.opts
+        }
+        return super().parse_args(ctx, with_numbers(respelled(args, known), numbers))
 
 
 def bare(parameter: Any) -> Any:
@@ -223,6 +231,27 @@ def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
             plain = name.replace("_", "-")
             name = next((one for one in (plain, HISTORIC.get(plain, "")) if one in known), name)
         words.append(f"{name}{equals}{value}")
+    return words
+
+
+def _number(parameter: inspect.Parameter | None) -> type[int] | type[float] | None:
+    """The kind of number that an option takes, if it takes one."""
+    kind, *_ = (*get_args(parameter.annotation if parameter else None), None)
+    return next((number for number in (int, float) if number in (kind, *get_args(kind))), None)
+
+
+def with_numbers(arguments: Sequence[str], kinds: Mapping[str, type[int] | type[float]]) -> list[str]:
+    """The arguments with 32k written out where an option takes a number; `kinds`: by option."""
+    words: list[str] = []
+    for argument in arguments:
+        before = words[-1] if words else ""
+        name, equals, value = argument.partition("=")
+        if before in kinds:
+            words.append(texts.written_out(argument, kinds[before]))
+        elif name in kinds:
+            words.append(f"{name}{equals}{texts.written_out(value, kinds[name])}")
+        else:
+            words.append(argument)
     return words
 
 

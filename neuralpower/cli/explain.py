@@ -13,7 +13,8 @@ from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.output import USUAL, level, terminal_width
-from neuralpower.files.paths import check_read
+from neuralpower.errors import InputError
+from neuralpower.files.paths import check_read, is_there
 from neuralpower.files.stages import stage
 
 app = Typer()
@@ -32,6 +33,11 @@ def explain(
 ) -> None:
     """Price the calls of a trace; name causes, gaps, and what has no price."""
     form = form_of(asked["form"], asked["out"], asked["as_json"])
+    if not trace.suffix and not is_there(trace):
+        raise InputError(
+            f"{trace}: explain reads a trace of torch.profiler, FILE.json; for a model's layers write "
+            f"neuralpower predict {trace} --by layer"
+        )
     given = [Path(one) for one in (trace, asked["against"], asked["capture"]) if one is not None]
     for file in given:
         check_read(file)

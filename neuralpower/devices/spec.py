@@ -17,14 +17,14 @@ import functools
 import importlib.resources
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.devices.names import folded, matching
+from neuralpower.devices.names import device_words, folded, matching
 from neuralpower.dtypes import PEAK, PEAKS
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, close, unknown
 from neuralpower.files.json_files import json_text, read_json, shown
 from neuralpower.files.paths import check_regular, is_file
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 CLASSES = ("gpu", "cpu", "tpu", "soc")
 GIVEN = "given by the user"
+ALIKE = 0.7  # share of equal letters, from which on a device is suggested for an unknown name
 Names = Collection[str]
 
 
@@ -180,7 +181,26 @@ def find_spec(name: str) -> DeviceSpec:
         return read_spec(known_specs()[found[0]])
     if found:
         raise InputError(f"device {name!r} may be {', '.join(found)}; choose one of them")
-    raise unknown("device", name, {*labels, *(label for some in labels.values() for label in some)})
+    near = _near(name, labels)
+    raise InputError(
+        f"unknown device {name!r}: "
+        + (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else f"`neuralpower devices --specs` lists all {len(labels)}; measure another by `neuralpower "
+            "collect-data` on it, or describe it by `neuralpower dataset init FOLDER --device-spec FILE`"
+        )
+    )
+
+
+def _near(name: str, labels: Mapping[str, Names]) -> list[str]:
+    """The sheets whose names are spelled alike, without makers' words or with them, nearest first."""
+    found: list[str] = []
+    spelled: tuple[Callable[[str], str], ...] = (lambda label: "".join(device_words(label)), folded)
+    for way in spelled:
+        ways = {way(label): slug for slug, some in labels.items() for label in (slug, *some)}
+        found += [ways[label] for label in close(way(name), ways, ALIKE)]
+    return list(dict.fromkeys(found))[:4]
 
 
 @functools.cache

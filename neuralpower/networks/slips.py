@@ -52,6 +52,9 @@ NEAR = 0.85  # share of equal letters, from which on one name suggests another
 MOST = 6  # names that a message lists
 OF_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".pkl")
+YOLO = re.compile(
+    r"yolo(v?\d+|-?nas|-?world)[a-z]*(-\w+)?", re.IGNORECASE
+)  # of libraries that no source reads
 BESIDE = ("example_inputs", "main")  # functions of a file that build no network
 _MODEL_OF_TORCHVISION = re.compile(r"^@register_model\(\)\s*(?:@.*\s*)*def (\w+)\(", re.MULTILINE)
 
@@ -64,6 +67,8 @@ def meant(text: str) -> str:
         return "weights alone are not a network; give the code that builds it: path/file.py:Name"
     if OF_HUB.fullmatch(text) and not Path(text).exists():
         return f"for a model of the Hugging Face hub write hf:{text}{_or_listed(text.partition('/')[2])}"
+    if YOLO.fullmatch(text):
+        return f"export it by its own library (yolo export model={text}.pt format=onnx) and give {text}.onnx"
     found = list(dict.fromkeys(_alike(text)))[:MOST]
     return f"did you mean {_either(found)}?" if found else ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neuralpower.ask.texts import shape
+from neuralpower.ask.texts import rate, shape, sizes
 from neuralpower.errors import InputError
 from tests.program import done, run
 
@@ -33,6 +33,45 @@ def test_a_shape_is_read_as_people_write_it(text: str, sizes: tuple[int, ...]) -
 def test_no_shape_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match="write positive sizes without the batch, such as 3x224x224"):
         shape(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second"),
+    [(4, 4.0), ("4", 4.0), ("0.5/s", 0.5), ("3000/min", 50.0), ("90k/h", 25.0), ("86.4M / day", 1000.0)],
+)
+def test_a_rate_is_read_per_second_minute_hour_or_day(text: float | str, per_second: float) -> None:
+    assert rate(text) == pytest.approx(per_second)
+
+
+@pytest.mark.parametrize("text", ["", "4/week", "k/day", "4//s", "many"])
+def test_no_rate_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(InputError, match="or such as 3000/min, 90k/h, 1M/day"):
+        rate(text)
+
+
+def test_thousands_of_tokens_are_powers_of_two() -> None:
+    assert sizes("1k:4k,500,0.5k", "contexts") == (1024, 2048, 4096, 500, 512)
+    for words in (("--context", "1.5k"), ("--context=1.5k",)):
+        ran = run("predict", "gpt2", "--phase", "decode", *words, "--device", "t4")
+        assert ran.code == 2 and "context 1536 and the new token take 1537 positions" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("predict", "gpt2", "--context", "0.3k"), "Invalid value for '--context'"),  # 307.2 tokens
+        (("predict", "gpt2", "--context", "3T"), "Invalid value for '--context'"),
+        (("predict", "gpt2", "--device", "i7-12700"), "lists all "),
+        (("predict", "gpt2", "--device"), "it takes: h100, rtx-4090, ..."),
+        (("rank", "gpt2", "--price"), "it takes: Price of a device for an hour: 2.49/h"),
+        (("predict", "yolov8n"), "and give yolov8n.onnx"),
+        (("explain", "resnet18"), "write neuralpower predict resnet18 --by layer"),
+    ],
+)
+def test_what_is_near_is_told_in_one_line(arguments: tuple[str, ...], words: str) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert words in ran.err
 
 
 def test_a_batch_in_the_shape_is_answered_with_its_own_option() -> None:

@@ -210,7 +210,7 @@ def test_a_sheet_is_found_by_slug_name_or_alias(name: str, slug: str) -> None:
     ("name", "near"),
     [
         ("nvidia-a100-sxm4-41gb", "nvidia-a100-sxm4-40gb"),
-        ("Tesla T5", "Tesla T4"),
+        ("Tesla T5", "nvidia-t4"),
         ("RTX 4909", "nvidia-rtx-4090"),
     ],
 )

@@ -163,10 +163,10 @@ def errors_of(truth: Predictor, count: int, seed: int) -> list[float]:
 def test_few_networks_make_nothing_worse_and_ten_help() -> None:
     wrong = moved(linear_compute=2.0, norm_memory=2.0)
     for truth, count in ((moved(), 5), (moved(), 10), (wrong, 5)):
-        for seed in range(3):
+        for seed in range(2):
             before, after = errors_of(truth, count, seed)
             assert after <= 1.02 * before
-    before, after = np.mean([errors_of(wrong, 10, seed) for seed in range(4)], axis=0)
+    before, after = np.mean([errors_of(wrong, 10, seed) for seed in range(2)], axis=0)
     assert after < 0.75 * before
 
 
