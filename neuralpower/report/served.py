@@ -191,8 +191,8 @@ def plan_table(found: Plan) -> str:
         if best.over_time:
             each = ", ".join(map(str, best.over_time))
             lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
-    lines += [f"Skipped {what}: {reason}" for what, reason in found.skipped]
-    return "\n".join([*lines, *note_lines(found.notes)])
+    skipped = (f"skipped {what}: {reason}" for what, reason in found.skipped)
+    return "\n".join([*lines, *note_lines([*found.notes, *skipped])])
 
 
 def _cells(found: Plan, choice: Choice) -> dict[str, str]:

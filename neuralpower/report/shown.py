@@ -16,7 +16,7 @@ from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.prediction import Prediction, Tree
 from neuralpower.prediction.tree import Branch
 from neuralpower.report.explored import comparison_table, fit_table, point_columns, sweep_table
-from neuralpower.report.grid import as_asked, letters, listed, percent, warning_lines
+from neuralpower.report.grid import as_asked, head_lines, letters, listed, percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, bounded, counted, quantity
 from neuralpower.report.page import render
@@ -70,7 +70,7 @@ def _(result: Tree) -> str:
     columns = {"module": lambda one: one[0], **figures, "share": lambda one: percent(one[1].share)}
     table = listed([*_drawn(result.root)], columns, left=2)
     foot = f"latency {bounded(whole.runtime_s, 's')}"
-    return as_asked([*warning_lines(whole.warnings), title(whole), "", table, "", foot], marked=False)
+    return as_asked([*head_lines(whole.warnings, [title(whole)]), "", table, "", foot], marked=False)
 
 
 @line.register
