@@ -156,10 +156,10 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
     return [*found, *(MeterStatus(name, "", "plugin", why) for name, why in plugged().items())]
 
 
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, spared: Sequence[str] = ()) -> str:
     from neuralpower.report.grid import grid
 
-    return grid(header, rows, left)
+    return grid(header, rows, left, spared)
 
 
 def _specs(specs: list[DeviceSpec]) -> Answer:
@@ -179,7 +179,7 @@ def _specs(specs: list[DeviceSpec]) -> Answer:
     raw = [[s.slug, s.device_class, *(s.get(key) for key in keys)] for s in specs]
     return Answer(
         title=f"{len(specs)} devices",
-        table=lambda: _grid(header, rows, left=2),
+        table=lambda: _grid(header, rows, left=2, spared=("class", "cores", "W")),
         json=lambda: {"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}},
         rows=lambda: [["device", "class", *keys], *raw],
         shown=lambda: [header, *rows],

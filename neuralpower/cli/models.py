@@ -51,7 +51,7 @@ def models(asked: Listed) -> None:
     """List models; the zoo's FLOP count all operations of one sample's forward pass."""
     form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
     check_out(asked.output["out"], form)
-    pattern, task = asked.pattern or (), asked.task
+    pattern, task = [one.removeprefix("zoo:") for one in asked.pattern or ()], asked.task
     listed, zoo = _entries(pattern, task), _zoo(pattern, task)
     for one in pattern:
         if not (fnmatch.filter([*listed, *zoo], one) or _entries([one], task)):

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
-from neuralpower.files.terminal import styled, unstyled, visible
+from neuralpower.files.terminal import BLOCKS, styled, unstyled, visible
 from neuralpower.report.number_format import bar, counted
 
 T = TypeVar("T")
 
 WIDTH = 80  # letters of a line where no terminal says more
 MOST_LINES, MOST_NOTES = 4, 3  # before a table, and after it
-LEAST = 12  # letters that a text keeps where its table is too wide
+LEAST, LEAST_SAID = 12, 18  # letters that a name, and another text keep where their table is too wide
 _width: ContextVar[int | None] = ContextVar("letters of a table's line; None: any number", default=WIDTH)
 
 
@@ -55,9 +55,9 @@ def grid(
 ) -> str:
     """A table whose first `left` columns are flush left, the others flush right.
 
-    Where it is wider than `at_most` allows, columns of `spared` go, in that order, then long texts lose
-    letters of their middle. Cells of class `Cell` leave marks of their style, which
-    `files.terminal.unstyled` takes out.
+    Where it is wider than `at_most` allows, columns of `spared` go, in that order, then ends of long texts
+    at the right, bars of shares, and letters of the first columns. Cells of class `Cell` leave marks of
+    their style, which `files.terminal.unstyled` takes out.
     """
     columns = [
         [visible(with_bar(cell) if isinstance(cell, Share) else str(cell)) for cell in column]
@@ -83,26 +83,39 @@ def _fitted(columns: list[list[str]], left: int, spared: Sequence[str]) -> list[
 
     for name in spared if width is not None else ():
         if excess() > 0:
-            kept = [i for i in kept if i < left or columns[i][0] != name]
-    while width is not None and (more := excess()) > 0:
-        longest = {i: max(map(len, columns[i])) for i in kept if i < left or _is_text(columns[i][1:])}
-        place = max(longest, key=lambda i: longest[i], default=-1)
-        if longest.get(place, 0) <= LEAST:
-            break
-        second = max((length for i, length in longest.items() if i != place), default=0)
-        letters_kept = max(LEAST, longest[place] - more, min(second, longest[place] - 1))
-        columns[place] = [shorter(cell, letters_kept) for cell in columns[place]]
+            kept = [i for i in kept if columns[i][0] != name]
+    if width is not None:
+        _shorten(columns, [i for i in kept if i >= left and _is_text(columns[i][1:])], excess, LEAST_SAID)
+        if excess() > 0:
+            columns[:] = [[_without_bar(cell) for cell in column] for column in columns]
+        _shorten(columns, [i for i in kept if i < left], excess, LEAST)
     return kept
+
+
+def _shorten(columns: list[list[str]], places: Sequence[int], excess: Callable[[], int], least: int) -> None:
+    """Shorten the texts of the widest column of some, again and again, until nothing is left to gain."""
+    while (more := excess()) > 0 and places:
+        longest = {i: max(map(len, columns[i])) for i in places}
+        place = max(places, key=lambda i: longest[i])
+        if longest[place] <= least:
+            return
+        second = max((longest[i] for i in places if i != place), default=0)
+        kept = max(least, longest[place] - more, min(second, longest[place] - 1))
+        columns[place] = [shorter(cell, kept) for cell in columns[place]]
+
+
+def _without_bar(cell: str) -> str:
+    return cell.rstrip(BLOCKS + " ") if set(BLOCKS) & set(cell) else cell.rstrip()
 
 
 def _is_text(cells: Sequence[str]) -> bool:
     """Whether a column has words; numbers with their units are not shortened."""
-    return any(len(cell) > LEAST and not any(letter.isdigit() for letter in cell) for cell in cells)
+    return any(len(cell) > LEAST_SAID and not any(letter.isdigit() for letter in cell) for cell in cells)
 
 
 def shorter(text: str, length: int) -> str:
-    """A text without letters of its middle where it is longer than `length`; its end names most."""
-    end = (length - 1) * 2 // 3
+    """A text without its end where it is longer than `length`; a path without its middle."""
+    end = 0 if " " in text else (length - 1) * 2 // 3
     return text if len(text) <= length else f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 
 

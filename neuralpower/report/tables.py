@@ -100,7 +100,7 @@ def prediction_table(
         cells.append([f"({len(rest)} more)", *more[1:]])
     head = [*glance(p), *(details(p) if full else ())]
     with at_most(None) if full else contextlib.nullcontext():
-        table = grid([*columns], cells, left=2, spared=SPARED)
+        table = grid([*columns], cells, left=2, spared=SPARED if by == "kind" else (*SPARED, "energy"))
         notes = [*note_lines(_notes(p))]
     foot = map(visible, (*footprint_lines(p), *parallel_lines(p), *_foot(p)))
     parts = ["", part_table(p.images)] if isinstance(p.images, Images) else []

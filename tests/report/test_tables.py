@@ -40,7 +40,7 @@ from neuralpower.prediction.rows import Interval, Row, with_shares
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.profiling import profile
 from neuralpower.report.explored import comparison_table, sweep_table
-from neuralpower.report.grid import at_most
+from neuralpower.report.grid import at_most, grid
 from neuralpower.report.number_format import bar, binary, many, share
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace
@@ -396,9 +396,31 @@ def point(**more: Any) -> SweepPoint:
     return SweepPoint(**{**names, **figures, **times, "basis": "formula", "coverage": 1.0, **more})
 
 
+def test_top_of_a_sweep_keeps_starred_points_then_the_fastest_in_their_order() -> None:
+    rates = {1: 5e3, 2: 1e3, 4: 3e3, 8: 4e3}
+    points = tuple(point(batch_size=n, samples_per_s=rate, best=n == 2) for n, rate in rates.items())
+    text = sweep_table(Sweep(points, "throughput and latency", 1), top=3).splitlines()
+    start = next(i for i, line in enumerate(text) if line.startswith("-"))
+    assert [line.removeprefix("*").split()[1] for line in text[start + 1 : start + 4]] == ["1", "2", "8"]
+    assert text[start + 4] == "(1 more)"
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120, None])
+def test_a_table_fits_by_sparing_columns_then_the_middle_of_long_texts(width: int | None) -> None:
+    header = ["layer", "kind", "latency", "spared", "basis"]
+    path, basis = "a.very." * 8 + "last", "carried; worst: extrapolated"
+    with at_most(width):
+        text = grid(header, [[path, "linear", "1 ms", "1234567", basis]], 2, spared=("spared",))
+    lines = text.splitlines()
+    assert width is None or max(map(len, lines)) <= width
+    assert ("spared" in lines[0]) is (width in (120, None)) and "1 ms" in lines[2]
+    assert ("last" in lines[2], path in lines[2]) == (True, width in (120, None))
+
+
 def test_a_sweep_says_that_launches_set_the_pace_and_that_points_do_not_fit() -> None:
     points = (point(launch_share=0.86, fits=False), point(launch_share=0.1, fits=True))
-    text = sweep_table(Sweep(points, "throughput and latency", 1, warnings=("beware",))).splitlines()
+    with at_most(None):
+        text = sweep_table(Sweep(points, "throughput and latency", 1, warnings=("beware",))).splitlines()
     assert text[:2] == ["Warning: beware", "Warning: out of memory at 1 of 2 points: see column fits"]
     assert text[2] == "m, forward, eager, on d"
     assert sum("launch overhead" in line for line in text) == 2  # the point's, and the note
