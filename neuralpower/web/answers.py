@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -168,7 +168,10 @@ class KeptAnswers:
     def __init__(self) -> None:
         self._surfaces, self._laws, self._sources = _Kept(MOST_KEPT), _Kept(MOST_KEPT), _Kept(MOST_KEPT)
         self._predictions, self._memories = _Kept(MOST_POINTS), _Kept(MOST_POINTS)
-        self._answers = _Kept(MOST_POINTS)
+        self._answers, self._priced = (
+            _Kept(MOST_POINTS),
+            _Kept(MOST_KEPT),
+        )
 
     def each(self, view: View, model: str) -> list[Answer | Failure]:
         """The answer on each device; `model`: as `resolve` takes it."""
@@ -331,11 +334,21 @@ class KeptAnswers:
         most = MOST_TOKENS if view.phase == DECODE else MOST_TOKENS // length
         batches = sorted({view.batch, *(batch for batch in BATCHES if batch <= most)})
         passes, weights = _passes(view)
-        steps = [make(batch) for batch in batches for make in passes]
-        found, kinds = surface.with_kinds(steps)
         at = batches.index(view.batch)
+        place = at * len(passes)
+
+        def priced(some: Sequence[int]) -> Iterator[Priced]:
+            found, kinds = surface.with_kinds([make(batch) for batch in some for make in passes])
+            for i in range(0, len(some) * len(passes), len(passes)):
+                own = slice(i, i + len(passes))
+                yield _cut(found, own), {kind: _cut(part, own) for kind, part in kinds.items()}
+
+        known = self._priced.get((*asked.key, asked.device, view.phase, length, view.new), dict[int, Priced])
+        if missing := [batch for batch in batches if batch not in known]:
+            known.update(zip(missing, priced(missing), strict=True))
+        found = _joined([known[batch][0] for batch in batches])
         if view.phase != DECODE and view.batch * length > surface.captured:
-            found = self._launched(asked, found, at * len(passes))
+            found = self._launched(asked, found, place)
         shape = len(batches), len(passes)
         each = {
             name: np.asarray(getattr(found, name)).reshape(shape) @ weights for name in (*SECONDS, *JOULES)
@@ -352,7 +365,8 @@ class KeptAnswers:
             )
             for i, batch in enumerate(batches)
         ]
-        return points, _kinds(found, kinds, slice(at * len(passes), (at + 1) * len(passes)), weights)
+        here = _cut(found, slice(place, place + len(passes)))
+        return points, _kinds(here, known[view.batch][1], weights)
 
     def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
         """The outcomes with the host's launches of one prefill, as `predict` follows them call by call."""
@@ -465,15 +479,26 @@ def _stamp(model: str) -> int:
     return 0
 
 
-def _kinds(
-    found: Outcomes, kinds: Mapping[str, Outcomes], here: slice, weights: np.ndarray
-) -> dict[str, Interval]:
-    """Seconds by kind of the steps `here`; what is left belongs to no layer, and has no bounds."""
+Priced = tuple[Outcomes, dict[str, Outcomes]]
+"""Steps of a batch size: all their layers, and those of each kind."""
+
+
+def _cut(found: Outcomes, part: slice) -> Outcomes:
+    return Outcomes(**{name: np.asarray(column)[part] for name, column in vars(found).items()})
+
+
+def _joined(parts: Sequence[Outcomes]) -> Outcomes:
+    names = Outcomes.__dataclass_fields__
+    return Outcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _kinds(found: Outcomes, kinds: Mapping[str, Outcomes], weights: np.ndarray) -> dict[str, Interval]:
+    """Seconds by kind of the steps of a batch size; what is left belongs to no layer, and has no bounds."""
     parts = {
-        kind: Interval(*(float(getattr(part, name)[here] @ weights) for name in SECONDS))
+        kind: Interval(*(float(np.asarray(getattr(part, name)) @ weights) for name in SECONDS))
         for kind, part in kinds.items()
     }
-    whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
+    whole, launches = (float(np.asarray(s) @ weights) for s in (found.runtime_s, found.launch_s))
     left = whole - launches - sum(part.value for part in parts.values())
     parts |= {LAUNCHES: Interval(*(launches,) * 3), KIND: Interval(*(left,) * 3)}
     return {kind: part for kind, part in parts.items() if part.value > 1e-3 * whole}
