@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VIEWS = ("kind", "layer", "module")
+SPARED = ("memory (weights + outputs)", "FLOP", "output", "parameters")
+"""Columns that a narrow tree does without, in this order."""
 DEPTH, TOP = 3, 15  # of the table, as the command's
 WIDE = 0.35  # inches of a bar
 
@@ -68,7 +70,7 @@ def _(result: Tree) -> str:
     whole = result.prediction
     figures = {header: lambda one, cell=cell: cell(one[1]) for header, cell in COLUMNS.items()}
     columns = {"module": lambda one: one[0], **figures, "share": lambda one: percent(one[1].share)}
-    table = listed([*_drawn(result.root)], columns, left=2)
+    table = listed([*_drawn(result.root)], columns, left=2, spared=SPARED)
     foot = f"latency {bounded(whole.runtime_s, 's')}"
     return as_asked([*head_lines(whole.warnings, [title(whole)]), "", table, "", foot], marked=False)
 

@@ -164,9 +164,7 @@ def test_the_memory_is_that_of_the_command(site: Site, tiny: dict[str, Any]) -> 
 
 def test_traffic_has_a_knee_and_its_command(client: TestClient, tiny: dict[str, Any]) -> None:
     found = client.get("/traffic", params={**tiny, "input": 256, "output": 64}).text
-    assert (
-        found.count('fill-opacity=".16"') == 2 * 2
-    )  # two drawings: whole answer, first token
+    assert found.count('fill-opacity=".16"') == 2 * 2  # two drawings: whole answer, first token
     assert "knee at" in found and "first estimate" in found
     assert "--input 256 --output 64 --rate" in found and "--curve auto" in found
 
