@@ -42,7 +42,7 @@ def letters(value: object) -> str:
 
 @contextlib.contextmanager
 def at_most(width: int | None) -> Iterator[None]:
-    """Make tables within no wider than that many letters; None: as wide as their cells."""
+    """Make tables within no wider than `width` letters; None: as wide as their cells."""
     before = _width.set(width)
     try:
         yield
