@@ -33,6 +33,7 @@ from neuralpower.cli.output import (
     open_descriptors,
     results_apart,
     say,
+    table_width,
 )
 from neuralpower.cli.output_paths import check_places
 from neuralpower.cli.parsing import batch_apart
@@ -50,6 +51,7 @@ from neuralpower.errors import (
 from neuralpower.files.terminal import visible_streams
 from neuralpower.networks.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
+from neuralpower.report.grid import at_most
 
 INTERRUPTED = 130  # 128 + SIGINT
 
@@ -164,7 +166,13 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             given.pop(name)
         check_places(given)
         apart = batch_apart(given)
-        with at_level(level), results_apart(), shown_while_it_takes(level > QUIET), apart:
+        with (
+            at_level(level),
+            results_apart(),
+            shown_while_it_takes(level > QUIET),
+            apart,
+            at_most(table_width()),
+        ):
             return command(**given)
 
     more = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer import Exit
 
-from neuralpower.cli.output import USUAL, level, recorded, say, tell
+from neuralpower.cli.output import USUAL, level, recorded, say, table_width, tell
 from neuralpower.errors import CoverageError
 from neuralpower.files.cache import cache_folder, keep, key_of, recall
 from neuralpower.networks.sameness import is_current, loaded, question_of
@@ -29,7 +29,7 @@ def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]
     if folder is None or question is None:
         compute()
         return
-    key = key_of({**question, "level": max(level(), USUAL)})
+    key = key_of({**question, "level": max(level(), USUAL), "width": table_width()})
     found = recall(folder, key)
     if found is not None and is_current(found) and _printed(found):
         return

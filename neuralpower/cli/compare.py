@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Typer
 from typing_extensions import Unpack
 
+from neuralpower.ask import texts
 from neuralpower.ask.output import Compare
-from neuralpower.ask.spread import check_used, cluster_in, layouts_in
+from neuralpower.ask.spread import check_used, cluster_in, device_in, layouts_in
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
@@ -46,13 +48,13 @@ def compare(
         ),
     ],
     b: Annotated[
-        str,
+        str | None,
         Argument(
-            help="The other side; @PREDICTOR alone is the same model on another device.",
+            help="The other side; @PREDICTOR alone is the same model on another device, as is --device A,B.",
             callback=checked_side,
             autocompletion=completed_models,
         ),
-    ],
+    ] = None,
     **asked: Unpack[Compare],
 ) -> None:
     """Predict both sides and compare their times."""
@@ -65,6 +67,8 @@ def compare(
 
     parsing.check_plot(asked["plot"])
     check_out(asked["out"], form)
+    if b is None:
+        a, b, asked = _on_two_devices(a, asked)
     sides = _sides(a, b, asked)
     found = compared(*sides)
     if asked["plot"] is not None:
@@ -80,6 +84,15 @@ def compare(
         warnings=found.warnings,
     )
     give(answer, form, asked["out"])
+
+
+def _on_two_devices(model: str, asked: Compare) -> tuple[str, str, Compare]:
+    """The sides of one model on the two devices of --device; raises InputError."""
+    devices: Sequence[str] = texts.names(device_in(asked), "device") or ()
+    if len(devices) != 2 or "@" in model:
+        way = f"neuralpower compare {model} --device t4,l4, or: neuralpower sweep for more devices"
+        raise InputError(f"compare needs two sides: give another model, or two devices: {way}")
+    return f"{model}@{devices[0]}", f"@{devices[1]}", {**asked, "device": None}
 
 
 def _rows(found: Comparison) -> Rows:

@@ -103,24 +103,31 @@ def _machine() -> Answer:
         memory = f"{binary(gpu.memory_bytes)}, " if gpu.memory_bytes is not None else ""
         rows.append(("gpu", "", f"{gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
-        rows.append(("gpu", "none found", f"{missing or 'the NVIDIA driver lists no GPU'}"))
+        rows.append(("gpu", "none found", _absence(missing)))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
         name = f"{meter.meter} of {meter.device}" if meter.device else meter.meter
         rows.append(("meter", name, f"{verdict}: {meter.text}"))
     for name, p in found.items():
-        rows.append(("predictor", name, ", ".join((p.device, *p.dtypes, *p.phases))))
+        several = p.device.count(",") + 1
+        trained_on = p.device if several == 1 else f"{several} devices"
+        rows.append(("predictor", name, ", ".join((trained_on, *p.dtypes, *p.phases))))
     rows += [("predictor", "no", str(unreadable)) for unreadable in refused]
     if not found:
         rows.append(("predictor", "none", "run collect-data and train-predictor"))
     return Answer(
         title="this machine",
-        table=lambda: "\n".join(
-            visible(f"{what:<9}  {f'{name}: ' if name else ''}{text}") for what, name, text in rows
-        ),
+        table=lambda: _grid(["what", "name", "about"], rows, left=3),
         json=lambda: data,
         rows=lambda: [("what", "name", "about"), *rows],
     )
+
+
+def _absence(error: MeterUnavailable | None) -> str:
+    """Why there is no GPU, in a few words."""
+    if error is None:
+        return "the NVIDIA driver lists no GPU"
+    return "no NVIDIA driver" if error.reason == "no_driver" else str(error)
 
 
 def _other_gpus() -> list[str]:
@@ -149,10 +156,10 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
     return [*found, *(MeterStatus(name, "", "plugin", why) for name, why in plugged().items())]
 
 
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, spared: Sequence[str] = ()) -> str:
     from neuralpower.report.grid import grid
 
-    return grid(header, rows, left)
+    return grid(header, rows, left, spared)
 
 
 def _specs(specs: list[DeviceSpec]) -> Answer:
@@ -172,7 +179,7 @@ def _specs(specs: list[DeviceSpec]) -> Answer:
     raw = [[s.slug, s.device_class, *(s.get(key) for key in keys)] for s in specs]
     return Answer(
         title=f"{len(specs)} devices",
-        table=lambda: _grid(header, rows, left=2),
+        table=lambda: _grid(header, rows, left=2, spared=("class", "cores", "W")),
         json=lambda: {"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}},
         rows=lambda: [["device", "class", *keys], *raw],
         shown=lambda: [header, *rows],

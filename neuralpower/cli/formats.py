@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from neuralpower.cli.parsing import check_file
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import unstyled
-from neuralpower.report.grid import letters
+from neuralpower.report.grid import at_most, letters
 from neuralpower.version import __version__
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def check_out(out: Path | None, form: str) -> None:
 
 def give(answer: Answer, form: str, out: Path | None = None) -> None:
     """Print the answer in that form, or write it to the file."""
-    text = _FORMS[form](answer)
+    with contextlib.nullcontext() if form == TABLE else at_most(None):
+        text = _FORMS[form](answer)
     if form == CSV:
         for warning in answer.warnings:
             tell(f"Warning: {warning}")

@@ -39,6 +39,16 @@ FIELDS = {
     "predict": "runtime_s power_w energy_j memory_bytes flops parameters expected_error coverage layers",
     "compare": "a b ratio a_faster warnings",
     "gate": "passes versions written models",
+    "fit": "fits verdict probability room_bytes memory largest_batch_size longest_seq_len remedies notes",
+    "sweep": "points front warnings notes",
+    "rank": "devices by unit first_probability skipped warnings notes",
+    "parallel": "layouts ranked_by reasons notes",
+    "traffic": "value low high highest_rate curve knee_rate footprint notes",
+    "plan": "choices targets skipped notes",
+    "profile": "runtime_s energy_j flops parameters peak_memory_bytes layers modules notes",
+    "devices": "devices meters predictors",
+    "models": "models catalogue",
+    "doctor": "findings",
 }
 """The most important fields of what --json prints, of each command."""
 
@@ -72,7 +82,7 @@ def _write(command: Any, context: Any, formatter: Any, longest: int) -> None:
     formatter.write_paragraph()
     formatter.write_text(MORE.format(" ".join(context.command_path.split()[1:])) if short else CODES)
     if command.name in FIELDS and not short:
-        formatter.write_text(f"Fields of --json: {', '.join(FIELDS[command.name].split())}.")
+        formatter.write_text(f"Fields of --json: {FIELDS[command.name].replace(' ', ', ')}.")
 
 
 def _short(name: str, options: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -51,7 +51,7 @@ def models(asked: Listed) -> None:
     """List models; the zoo's FLOP count all operations of one sample's forward pass."""
     form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
     check_out(asked.output["out"], form)
-    pattern, task = asked.pattern or (), asked.task
+    pattern, task = [one.removeprefix("zoo:") for one in asked.pattern or ()], asked.task
     listed, zoo = _entries(pattern, task), _zoo(pattern, task)
     for one in pattern:
         if not (fnmatch.filter([*listed, *zoo], one) or _entries([one], task)):
@@ -129,8 +129,9 @@ def _catalogue_table(entries: Sequence[Entry]) -> str:
     for entry in entries:
         dtype = f"{entry.dtype}, {entry.quantisation}" if entry.quantisation else entry.dtype
         hub = next((alias for alias in entry.aliases if "/" in alias), "")
-        rows.append([entry.name, entry.task, dtype, hub, quantity(entry.parameters, "")])
-    return grid(["model", "task", "dtype", "published as", "parameters"], rows, left=4)
+        rows.append([entry.name, entry.task, dtype, quantity(entry.parameters, ""), hub])
+    header = ["model", "task", "dtype", "parameters", "published as"]
+    return grid(header, rows, left=3, spared=header[-1:])
 
 
 def _zoo_table(found: Sequence[dict[str, Any]]) -> str:

@@ -27,6 +27,7 @@ from neuralpower.files.terminal import (
     visible,
     visible_lines,
 )
+from neuralpower.report.grid import WIDTH
 
 GONE = 141  # exit code when the reader is gone: 128 + SIGPIPE, as a shell reports for other programs
 
@@ -58,7 +59,7 @@ class _Results:
             raise
 
 
-WIDTH = 80  # letters of a line where no terminal says more
+NARROWEST = 40  # letters of a table at least
 QUIET, USUAL, VERBOSE = -1, 0, 1  # how much a command prints besides its results
 _level = USUAL
 _results: _Results | TextIO | None = None
@@ -93,10 +94,13 @@ def tell(text: object) -> None:
         waiting.resume()
 
 
-def terminal_width() -> int:
-    """Letters of a line of the results: the terminal's, and at least WIDTH; elsewhere WIDTH."""
+def table_width() -> int | None:
+    """Letters of a table's line: COLUMNS, or the terminal's, elsewhere WIDTH; with -v any number."""
+    if level() > USUAL:
+        return None
     where = _results if _results is not None else shown_by(sys.stdout)
-    return max(shutil.get_terminal_size().columns, WIDTH) if where.isatty() else WIDTH
+    known = where.isatty() or "COLUMNS" in os.environ
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST) if known else WIDTH
 
 
 def level() -> int:

@@ -17,7 +17,7 @@ from neuralpower.files.paths import check_read, is_folder, is_there
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
 
-WAY_OUT = "; neuralpower cannot make inputs that fit"  # how the message of a failed forward pass continues
+WAY_OUT = "; the inputs that were made do not fit"  # how the message of a failed forward pass continues
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 dtype = full_name
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Exit, Typer
 from typing_extensions import Unpack
@@ -18,7 +18,7 @@ from neuralpower.cli import parsing
 from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
-from neuralpower.cli.output import USUAL, level, tell, terminal_width
+from neuralpower.cli.output import USUAL, level, tell
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
@@ -129,8 +129,8 @@ def _give(
 def _table(prediction: Prediction, view: Predict) -> str:
     from neuralpower.report.tables import prediction_table
 
-    how: dict[str, Any] = {"full": level() > USUAL, "width": terminal_width()}
-    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True, **how)
+    full = level() > USUAL
+    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True, full=full)
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:

@@ -11,7 +11,6 @@ from neuralpower.ask.spread import check_used, cluster_in, device_in, layouts_in
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
-from neuralpower.cli.output import USUAL, level, terminal_width
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
@@ -60,10 +59,9 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
         write_csv(asked["csv"], rows)
     if asked["plot"] is not None:
         draw(sweep_page(found), asked["plot"])
-    width = None if level() > USUAL else terminal_width()
     answer = Answer(
         title=f"{model}: {len(found.points)} points",
-        table=lambda: sweep_table(found, asked["top"], marked=True, width=width),
+        table=lambda: sweep_table(found, asked["top"], marked=True),
         json=found.to_json,
         rows=lambda: [[*row] for row in rows],
         lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],

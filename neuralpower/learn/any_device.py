@@ -1,7 +1,7 @@
 """A predictor for every device with a spec sheet, in each dtype that it has, from the best data there is.
 
 Each layer uses the first of these that knows it: the device's own predictors, predictors of other boards of
-its chip (`twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and
+its chip (`twins.py`), predictors trained on similar devices (scaled by the sheet's bandwidth and peaks), and
 a roofline with launch overhead and wide bounds.
 """
 
@@ -36,7 +36,7 @@ from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.twins import ROUNDED, Twin, completed, octaves_apart, rounded_alike
 from neuralpower.platforms import platform_of
 
-POOLED = "nvidia"  # the predictor of related devices, trained on several of NVIDIA's GPUs
+POOLED = "nvidia"  # the predictor of similar devices, trained on several of NVIDIA's GPUs
 MAKER = "NVIDIA"
 # Standard deviation that a device of another maker adds to log(measured / predicted): a factor of 2 at the
 # 90 % bounds.
@@ -61,10 +61,10 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 
 def _composed(spec: DeviceSpec) -> Predictor:
-    """One predictor from the device's own, its chip's, its relatives' and a roofline."""
+    """One predictor from the device's own, its chip's, similar devices' and a roofline."""
     own, moved, refused = _own(spec)
     twins = _twins(spec)
-    asked = [*own, *twins, *_relatives(spec)]
+    asked = [*own, *twins, *_similar(spec)]
     has = floats_of(spec.peak_flops)
     bare = roofline_of(spec)
     first = asked[0] if asked else bare
@@ -182,7 +182,7 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], Law | None, list[str]]:
 def _twins(spec: DeviceSpec) -> list[Predictor]:
     """Predictors that were trained on other boards of the chip, for the device; the nearest board's first.
 
-    They omit the kinds for which the predictor of related devices has rows of the device itself. Kinds with
+    They omit the kinds for which the predictor of similar devices has rows of the device itself. Kinds with
     rows of a board that differs in its links alone are omitted, too, except by that board's own predictor. A
     predictor whose times include launches does not serve: the host is another one.
     """
@@ -265,7 +265,7 @@ def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
     return dataclasses.replace(there, regressors=regressors)
 
 
-def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
+def _similar(spec: DeviceSpec) -> Sequence[Predictor]:
     """The predictor trained on NVIDIA's GPUs, for the device; wider bounds for another maker's."""
     known = known_predictors()
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":

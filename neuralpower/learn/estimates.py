@@ -12,7 +12,7 @@ from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: trained on related devices
+MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: trained on similar devices
 WEIGHTS_LAW = "weights law"  # of quantised weights, from regressors of plain ones (`weight_only.py`)
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
 BORROWED = "borrowed"  # from a regressor that was trained on other calls: another group or another dtype
@@ -32,7 +32,7 @@ BASES = (
 )  # best known first
 UNTRAINED = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # coverage excludes these
 # how times of a named device are known, as text
-TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
+TRAINED_HERE, CARRIED_BY = "trained on this device", "scaled from similar devices by bandwidth and peaks"
 LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
 BY_NETWORKS, BY_PHYSICS = "from whole networks on this device", "from whole networks on other devices"
 HERE = (TRAINED_HERE, BY_NETWORKS)  # what was measured on the device says it

@@ -78,19 +78,19 @@ def assumed(predictor: Predictor, layers: Sequence[Layer]) -> tuple[str, ...]:
     texts = []
     for key, near in dict.fromkeys(_near(predictor, different)):
         borrowed = f"borrowed from {keys.named(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-        texts.append(said(key) or f"no data for {keys.named(key)}: {borrowed}")
+        texts.append(said(key) or f"{keys.named(key)} was not measured: time {borrowed}")
     hardware = predictor.known_hardware()
     texts += _bounded(predictor, different, hardware)
     if any(layer.multiplies for layer in different):
         unknown = list(predictor.view.unknown(hardware))
         if unknown:
             texts.append(
-                f"no {' and no '.join(unknown)} is known for {predictor.device}: its products are assumed to "
-                "reach their peak, which a power limit may prevent"
+                f"{predictor.device} states no {' and no '.join(unknown)}: "
+                "matrix products are assumed to reach the peak"
             )
     wider = next((one.dataset["wider_for"] for one in predictor.others if "wider_for" in one.dataset), None)
     if wider := predictor.dataset.get("wider_for", wider):
-        texts.append(f"carried times are not from devices by {wider}; their bounds are wider")
+        texts.append(f"no device by {wider} was measured: times are scaled from others, with wider bounds")
     told = ("name ", "cores ")  # by the warning
     unlike = [text for text in predictor.dataset.get("unlike") or () if not text.startswith(told)]
     if apart := [text for text in unlike if not text.endswith(ONLY)]:
@@ -111,7 +111,7 @@ def _bounded(predictor: Predictor, layers: Sequence[Layer], hardware: Hardware) 
             said.setdefault(by, []).append(f"{layer.kind} {layer.views.cpu.group(layer)}")
     for by, names in said.items():
         missing = ", ".join(dict.fromkeys(names))
-        yield f"no data for {missing}: assumed from {by}, within a factor of {ROOFLINE_FACTOR:g}"
+        yield f"{missing} was not measured: time from {by}, within a factor of {ROOFLINE_FACTOR:g}"
 
 
 def foreign(predictor: Predictor) -> tuple[str, ...]:

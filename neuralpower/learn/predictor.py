@@ -74,7 +74,7 @@ class Predictor:
     answers: tuple[str, ...] = ()  # dtypes of the device that are predicted even without trained data
     carried: bool = False  # whether it has no rows of its device
     law: Law | None = None  # what answers for calls that neither it nor the others know; None: a roofline
-    engines: bool = True  # whether engines' kernels run, which predictors of related devices were trained on
+    engines: bool = True  # whether engines' kernels run, which predictors of similar devices were trained on
     twin: Twin | None = None  # the device that it was trained on, whose chip its device has
     sheet: DeviceSpec | None = None  # a user's own, of the device that it was trained on
     setting: Setting | None = None  # its power limit and clock; None: as it was measured

@@ -100,8 +100,8 @@ def way_out(error: BaseException | None, made: bool, model: nn.Module | None = N
         return way
     if made:
         return (
-            f"neuralpower cannot make inputs that fit it at these sizes: choose others {SIZES}, "
-            "or give your own inputs in Python: predict(model, inputs)"
+            f"the inputs that were made do not fit it: choose other sizes {SIZES}, or define "
+            "example_inputs(batch_size) in a model file; in Python: predict(model, inputs)"
         )
     return f"check the inputs {SIZES} against what the model takes"
 

@@ -205,14 +205,15 @@ class Prediction(Shown):
         coverage, trained = self.coverage, self.trained_here
         if coverage < COVERED:
             texts.append(
-                f"only {percent(coverage)} of the time is covered by trained data; other layers are estimated"
+                f"only {percent(coverage)} of the time rests on measurements, "
+                f"{percent(1 - coverage)} on formulas alone"
             )
         if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
             texts.append(
-                f"only {percent(trained)} of the time was trained on this device; "
-                "other layers use data of related devices"
+                f"only {percent(trained)} of the time was measured on this device; "
+                "the other times are scaled from similar devices"
                 if trained >= TOLD
-                else "none of these kernels was measured here; laws and related devices give all times"
+                else "nobody measured these kernels on this device; all times are scaled from other devices"
             )
         return tuple(texts)
 

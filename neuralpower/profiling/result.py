@@ -30,7 +30,7 @@ from neuralpower.profiling.rows import (
     total,
 )
 from neuralpower.profiling.steps import Runs, process
-from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
+from neuralpower.report.grid import as_asked, grid, head_lines, percent, with_bar
 from neuralpower.report.number_format import binary, many, quantity, share
 from neuralpower.report.perfetto import Process, document, write
 from neuralpower.report.shown import Figure, Line, Panel, drawn
@@ -200,7 +200,7 @@ class NetworkProfile:
         header, cells = _cells(self, sort, top, by, depth, with_bar)
         about, *totals = self.headline().splitlines()
         head = [
-            *warning_lines(self.warnings),
+            *head_lines(self.warnings, ()),
             about,
             *(styled(line, "bold") for line in totals[:1]),
             *totals[1:],

@@ -26,11 +26,10 @@ from neuralpower.report.grid import (
     Cell,
     as_asked,
     grid,
+    head_lines,
     listed,
-    narrowed,
     note_lines,
     percent,
-    warning_lines,
 )
 from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
 
@@ -41,26 +40,23 @@ SHORT = {FITS: "yes", TIGHT: "tight", DOES_NOT_FIT: "no"}
 MOST_SAID = 60  # characters of a reason in a cell
 
 
-def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False, width: int | None = None) -> str:
+def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`.
 
-    `top` keeps these first, then those with the most samples per second; 0 for all. Less important columns
-    go where the table is wider than `width` letters.
+    `top` keeps these first, then those with the most samples per second; 0 for all.
     """
     largest = sorted(result.points, key=lambda p: (not p.best, -(p.samples_per_s or 0.0)))[: top or None]
     shown = [point for point in result.points if point in largest]
     waiting = [p for p in result.points if p.host_bound]
     columns: dict[str, Callable[[SweepPoint], object]] = {**point_columns(result), "90 %": _in_short}
-    if width is not None:
-        columns = narrowed(shown, columns, SPARED, width)
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
     notes = [*_bound(waiting, len(result.points)), *result.notes]
     foot = [*more, f"* Pareto-optimal ({result.front})", *note_lines(notes)]
-    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    table = listed(shown, columns, left=[*columns].index("batch"))
-    return as_asked([*warnings, head, "", table, *foot], marked)
+    above = head_lines([*result.warnings, *_too_large(result.points)], [head])
+    table = listed(shown, columns, left=[*columns].index("batch"), spared=SPARED)
+    return as_asked([*above, "", table, *foot], marked)
 
 
 def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
@@ -162,8 +158,9 @@ def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
         marks = [f"{value:.4g}" if isinstance(value, float) else "-" for side in cells for value in side]
         pairs = zip(names, marks[: len(names)], marks[len(names) :], strict=True)
         table += "\n\n" + grid(["", "A", "B"], [list(row) for row in pairs])
-    head = [visible(f"A against B: {comparison.about}"), ""] if comparison.about else []
-    return as_asked([*warning_lines(comparison.warnings), *head, table, verdict], marked)
+    about = [visible(f"A against B: {comparison.about}")] if comparison.about else []
+    head = head_lines(comparison.warnings, about)
+    return as_asked([*head, *([""] if head else []), table, verdict], marked)
 
 
 def footprint_columns(comparison: Comparison) -> tuple[list[str], list[list[float | None]]]:
@@ -246,12 +243,15 @@ def fit_table(
     asked = f"{request.called}, {sizes}, {request.phase.name}{optimizer}"
     several = not request.layout.alone
     on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
-    lines = [
+    head = [
         visible(f"{asked}, {request.run}, on {on}"),
         *([] if fit.weights is None else [fit.weights.line]),
         _verdict(fit, kept),
         memory_line(fit.memory) + _of_stages(fit.stages),
+    ]
+    lines = [
         *(_besides_tensors(fit.memory) if detailed else []),
+        *_remedy_lines(fit.remedies),
         f"largest batch size: {_sure(fit.largest_batch, fit.likely_batch)}"
         + (_whole(fit) if several else ""),
     ]
@@ -267,8 +267,7 @@ def fit_table(
     end = "high estimate" if fit.memory.assumed else "upper bound"
     if detailed:
         lines.append(f"{counted(fit.traces, 'trace')}, checked against the memory's {end}{process}")
-    lines += _remedy_lines(fit.remedies)
-    return as_asked([*lines, *note_lines(fit.notes)], marked)
+    return as_asked([*head_lines((), head), *lines, *note_lines(fit.notes)], marked)
 
 
 def _besides_tensors(memory: Memory) -> list[str]:
@@ -308,12 +307,12 @@ def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
     if not alone:
         return []
     columns: dict[str, Callable[[Remedy], str]] = {
-        "with": lambda one: one.options or one.change,
+        "the cheapest change first": lambda one: one.options or one.change,
         "costs": lambda one: one.cost,
         "up to": lambda one: binary(one.memory.high_bytes),
         "fits": lambda one: Cell(SHORT[one.verdict], "" if one.fits else "weak"),
     }
-    lines = ["", "changes that save memory, the cheapest first", "", listed(alone, columns, left=2)]
+    lines = ["", listed(alone, columns, left=2)]
     for one in remedies:
         if TOGETHER in one.change:
             needs = f"up to {binary(one.memory.high_bytes)}, {one.verdict}"

@@ -15,15 +15,14 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.several_devices import Parallel
-from neuralpower.report.grid import warning_lines
+from neuralpower.report.grid import head_lines
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
 from neuralpower.trace.recipe import TRAINING
 
 MOSTLY = 0.995  # share of the time that counts as all of it
-MOST_LINES = 4  # before the table
 
 
-def glance(p: Prediction) -> Iterator[str]:
+def glance(p: Prediction) -> list[str]:
     """What runs on what and how sure that is, time, energy and price, memory; warnings come first."""
     lines = [f"{_question(p)}: {sureness(p)}", f"latency {_bounds(p)}{_rate(p)}"]
     lines = [visible(lines[0]), styled(lines[1], "bold")]
@@ -39,10 +38,7 @@ def glance(p: Prediction) -> Iterator[str]:
         room = "" if p.device_memory_bytes is None else f"; the device has {binary(p.device_memory_bytes)}"
         value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
         lines.append(f"memory{of} {value} ({low} to {high}){room}")
-    warnings = " ".join(warning_lines(p.warned))
-    if warnings and len(lines) == MOST_LINES:
-        lines[-2:] = ["; ".join(lines[-2:])]
-    yield from [warnings, *lines] if warnings else lines
+    return head_lines(p.warned, lines)
 
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
@@ -82,12 +78,13 @@ def details(p: Prediction) -> Iterator[str]:
     if p.memory is not None:
         yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
     related = 0.0 if p.trained_here is None else p.coverage - p.trained_here
-    by = "" if related < TOLD else f" ({share(related)} trained on related devices)"
-    borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
     of, parameters = _of_a_rank(p), many(p.parameters, "parameters")
+    yield f"{quantity(p.flops, 'FLOP')}{of}, {parameters}{of}"
+    similar = "" if related < TOLD else f", {share(related)} on those of similar devices"
+    borrowed = f", {share(p.borrowed)} is borrowed from similar layers" if p.borrowed >= TOLD else ""
     yield (
-        f"{quantity(p.flops, 'FLOP')}{of}, {parameters}{of}, coverage {share(p.coverage)}{by}{borrowed}, "
-        f"extrapolated {share(p.extrapolated)}"
+        f"{share(p.coverage)} of the time rests on measurements{similar}{borrowed}; "
+        f"{share(p.extrapolated)} is outside the measured sizes"
     )
     if p.savings is not None:
         yield str(p.savings)
@@ -182,11 +179,11 @@ def _energy(p: Prediction) -> str:
 
 
 def _whose_watts(p: Prediction) -> str:
-    """Whether watts were measured on this device or are carried from relatives, and which share."""
+    """Whether watts were measured on this device or are scaled from similar devices, and which share."""
     trained = p.power_share_trained or 0.0
     if not trained:
         return ", estimated"
-    where = "carried from relatives" if p.trained_here == 0 else "measured here"
+    where = "scaled from similar devices" if p.trained_here == 0 else "measured here"
     return f", {where}" if trained > MOSTLY else f"; {share(trained)} {where}"
 
 
@@ -216,7 +213,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     elif isinstance(about, Step) and prediction.phase == STEP:
         yield f"{counted(about.tokens, 'new token')} of {counted(prediction.batch_size, 'request')}"
     elif isinstance(about, Step):
-        yield f"{counted(about.tokens, 'token')} of each sample, {about.context} in the cache"
+        yield f"{counted(about.tokens, 'new token')} a sample, {about.context} in the cache"
     if isinstance(about, (Generation, Step)):
         energy = about.energy_per_token_j
         joules = "" if energy is None else f", {bounded(energy, 'J')} per token"

@@ -13,9 +13,12 @@ from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity, rate
 from neuralpower.trace.recipe import TRAINING
 
+SPARED = ("bubble", "exposed", "memory", "samples", "micro-batches", "90 %")
+"""Columns that narrow tables do without, in this order."""
+
 
 def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str:
-    """The best, the command that says more of it, the others, and why some do not fit."""
+    """The best, the command with its details, the others, and why some do not fit."""
     fitting = ranked.fitting
     shown = fitting[: top or None]
     columns: dict[str, Callable[[Laid], str]] = {
@@ -42,8 +45,9 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
         )
     if ranked.wanted.terms.intensity is not None:
         columns["CO2e per 1M"] = lambda one: quantity(one.carbon_g, "g")
-    table = ["", listed(shown, columns), *_foot(ranked, len(shown))] if shown else ["", *_foot(ranked, 0)]
-    return as_asked([*_head(ranked), *table, *note_lines(ranked.notes)], marked)
+    table = [listed(shown, columns, spared=SPARED)] if shown else []
+    foot = [*_foot(ranked, len(shown)), *note_lines([*ranked.notes, *_skipped(ranked)])]
+    return as_asked([*_head(ranked), "", *table, *foot], marked)
 
 
 def _head(ranked: Layouts) -> Iterator[str]:
@@ -82,15 +86,19 @@ def command(ranked: Layouts, laid: Laid) -> str:
 
 
 def _foot(ranked: Layouts, shown: int) -> Iterator[str]:
-    """How many there are, and why others do not fit."""
+    """How many there are."""
     fitting = len(ranked.fitting)
     more = f" ({fitting - shown} not shown: --top 0)" if shown < fitting else ""
     every = counted(len(ranked.found), "layout")
     yield f"{fitting} of {every} fit{more}, from {counted(ranked.traces, 'trace')}"
+
+
+def _skipped(ranked: Layouts) -> Iterator[str]:
+    """Why layouts do not fit."""
     for sort, count in ranked.reasons.items():
         first = next(one for one in ranked.found if one.sort == sort)
         example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""
-        yield visible(f"{counted(count, 'layout')} skipped: {sort}{example}")
+        yield f"{counted(count, 'layout')} skipped: {sort}{example}"
 
 
 def _bounds(laid: Laid) -> str:

@@ -151,7 +151,12 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
         errors = [f"{s.median:.1%}", f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.worst:+.1%}"]
         lines.append([*about, *errors, percent(s.spearman, ".4f")])
     header = ["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"]
-    parts = [listed(evaluations, networks), "", grid(header, lines, left=2)]
+    spared = ("noise", "slow-down", "error raw", "corrected", "coverage")
+    parts = [
+        listed(evaluations, networks, spared=spared),
+        "",
+        grid(header, lines, left=2, spared=("RMSPE", "Spearman")),
+    ]
     if any(e.parts_s for e in evaluations):
         parts += [_steps_grid(evaluations), ""]
     if any(e.drawn for e in evaluations):

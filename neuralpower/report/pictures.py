@@ -12,7 +12,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Row
 from neuralpower.prediction.timeline import Omitted, Stage, memory_bytes, timed
-from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
+from neuralpower.report.charts import XY, Bars, BarSeries, Ends, Named, Number, Series, check_plot
 from neuralpower.report.glance import tokens
 from neuralpower.report.module_tree import module_tree
 from neuralpower.report.number_format import SIZES, TIMES, binary, counted, plain, unit_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # which predict does not need
 NAMED = 6  # layers whose names stand on the roofline
 INTENSITY = "FLOP per byte moved"
 FITTED = "fitted to measured layers"  # a roof without a data sheet
+BANDS = "Bands: 90 % bounds."
 
 
 def draw(page: Page, path: Path) -> None:
@@ -348,16 +349,21 @@ class Swept:
             figure = (p.energy_j or 0.0) / p.batch_size if energy else p.samples_per_s or 0.0
             return (p.runtime_s or 0.0) / size, figure, self.text(p)
 
+        ends = _sample_joules if energy else _sample_rates
         lines = [
             Series.of(
-                name, map(point, some), mode="lines+markers", labels=tuple(f"{self.size(p):g}" for p in some)
+                name,
+                map(point, some),
+                mode="lines+markers",
+                labels=tuple(f"{self.size(p):g}" for p in some),
+                bounds=tuple(map(ends, some)),
             )
             for name, some in self.groups().items()
         ]
         best = sorted((p for p in self.known if p.best), key=lambda p: p.runtime_s or 0.0)
         front = Series.of("Pareto-optimal", map(point, best), mode="lines", halo=True)
         what = "energy of a sample, J" if energy else "samples/s"
-        note = f"Numbers next to points: {self.word}. Pareto-optimal in {self.result.front}."
+        note = f"Numbers next to points: {self.word}. {BANDS} Pareto-optimal in {self.result.front}."
         title = f"Latency against {'energy' if energy else 'throughput'}: {self.result.points[0].model}"
         return XY(title, f"latency, {unit}", what, (*lines, front), True, True, note=note)
 
@@ -369,18 +375,30 @@ class Swept:
             yield from self.settings()
             return
         byte, unit = unit_of([p.memory_bytes or 0.0 for p in self.known], SIZES)
-        figures: dict[str, Callable[[SweepPoint], float | None]] = {
-            "Throughput, samples/s": lambda p: p.samples_per_s,
-            f"Memory, {unit}": lambda p: None if p.memory_bytes is None else p.memory_bytes / byte,
+
+        def memory_ends(p: SweepPoint) -> Ends | None:
+            known = p.memory_bytes is not None and p.memory_high_bytes is not None
+            return ((p.memory_bytes or 0.0) / byte, (p.memory_high_bytes or 0.0) / byte) if known else None
+
+        figures: dict[
+            str, tuple[Callable[[SweepPoint], float | None], Callable[[SweepPoint], Ends | None]]
+        ] = {
+            "Throughput, samples/s": (lambda p: p.samples_per_s, _sample_rates),
+            f"Memory, {unit}": (
+                lambda p: None if p.memory_bytes is None else p.memory_bytes / byte,
+                memory_ends,
+            ),
         }
-        for what, figure in figures.items():
+        for what, (figure, ends) in figures.items():
             lines = []
             for name, some in self.groups().items():
                 points = [(self.size(p), figure(p), self.text(p)) for p in some]
                 labels = tuple("" if y is None else plain(y) for _, y, _ in points)
-                lines.append(Series.of(name, points, mode="lines+markers", labels=labels))
+                bounds = tuple(map(ends, some))
+                lines.append(Series.of(name, points, mode="lines+markers", labels=labels, bounds=bounds))
             title = f"{what.partition(',')[0]} over {self.word}"
-            yield XY(title, self.word, what, tuple(lines), True, True)
+            note = "Bands: up to the upper bound." if ends is memory_ends else BANDS
+            yield XY(title, self.word, what, tuple(lines), True, True, note=note)
 
     def settings(self) -> Iterator[XY]:
         """Throughput, watts and joules over a power limit or clock, each with its 90 % bounds."""
@@ -399,6 +417,21 @@ class Swept:
                         lines.append(Series.of(f"{name}{end}", points, mode="lines+markers", dash=bool(end)))
             note = "Dashed: 90 % bounds."
             yield XY(f"{what} over {self.word}", self.word, what, tuple(lines), note=note)
+
+
+def _sample_rates(point: SweepPoint) -> Ends | None:
+    """Bounds of samples per second."""
+    if not (point.samples_per_s and point.runtime_s and point.low_s and point.high_s):
+        return None
+    samples = point.samples_per_s * point.runtime_s
+    return samples / point.high_s, samples / point.low_s
+
+
+def _sample_joules(point: SweepPoint) -> Ends | None:
+    """Bounds of the joules of a sample."""
+    if point.energy_low_j is None or point.energy_high_j is None:
+        return None
+    return point.energy_low_j / point.batch_size, point.energy_high_j / point.batch_size
 
 
 def _rates(point: SweepPoint) -> tuple[float | None, ...]:

@@ -11,11 +11,13 @@ from neuralpower.prediction.footprint import HOUR_S, times
 from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.report.charts import Bars, BarSeries
-from neuralpower.report.grid import Cell, as_asked, listed, note_lines, percent, warning_lines
+from neuralpower.report.grid import Cell, as_asked, head_lines, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, probable, quantity, rate
 from neuralpower.report.page import Page, Section, Table
 
 MOST_NAMED = 3  # devices of a line
+SPARED = ("metered", "trained", "dtype", "memory", "J, 90 %", "g, 90 %", "price, 90 %", "90 %", "fits")
+"""Columns that narrow tables do without, in this order."""
 
 
 def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
@@ -23,16 +25,16 @@ def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
     shown = found.devices[: top or None]
     columns = rank_columns(found)
     more = [f"({len(found.devices) - len(shown)} more: --top 0)"] if len(shown) < len(found.devices) else []
-    foot = [
-        *more,
-        f"{counted(len(found.devices), 'device')} from {counted(found.traces, 'trace')}; a device is first "
-        "as often as in draws of all devices' errors from their bounds",
-        f"carried times err alike in {COMMON:.0%} of their variance, waits for hosts in all of it",
+    notes = [
+        *found.notes,
         *skipped_lines(found),
+        "column first: how often a device leads, in draws of all devices' errors from their bounds",
+        f"errors of scaled times agree in {COMMON:.0%} of their variance, waits for hosts in all of it",
+        f"{counted(len(found.devices), 'device')} from {counted(found.traces, 'trace')}",
     ]
-    table = listed(shown, columns, left=2)
-    lines = [*warning_lines(found.warnings), *_head(found), "", table, *foot, *note_lines(found.notes)]
-    return as_asked(lines, marked)
+    table = listed(shown, columns, left=2, spared=SPARED)
+    head = head_lines(found.warnings, _head(found))
+    return as_asked([*head, "", table, *more, *note_lines(notes)], marked)
 
 
 def _head(found: Ranking) -> Iterator[str]:

@@ -15,6 +15,7 @@ from neuralpower.serving.load import POINTS, Load
 from neuralpower.serving.plan import Choice, Plan
 from neuralpower.serving.traffic import Traffic
 
+CURVED = "The bounds of one rate: Waiting times, mean."
 NAMES = {
     "ttft_s": "first token (TTFT)",
     "tpot_s": "next tokens (TPOT)",
@@ -54,7 +55,7 @@ def _waits(found: Traffic) -> str:
         bounds = f"{quantity(mean.low, 's')} to {quantity(mean.high, 's')}"
         values = getattr(found.value, measure)
         rows.append([name, *(quantity(values[point], "s") for point in POINTS), bounds])
-    return grid(["wait for", *POINTS, "mean, 90 %"], rows, left=1)
+    return grid(["wait for", *POINTS, "mean, 90 %"], rows, left=1, spared=("p90", "p50"))
 
 
 def _foot(found: Traffic) -> Iterator[str]:
@@ -174,7 +175,9 @@ def _curves(found: Traffic) -> Iterator[XY]:
             )
             for point in ("mean", "p95", "p99")
         )
-        yield XY(f"{NAMES[measure].capitalize()} over the rate", label, "seconds", lines, True, True)
+        yield XY(
+            f"{NAMES[measure].capitalize()} over the rate", label, "seconds", lines, True, True, note=CURVED
+        )
     made = Series.of("tokens", [(load.rate, load.tokens_per_s) for load in found.curve], mode="lines+markers")
     yield XY("Throughput over the rate", label, "tokens per second", (made,), True)
 
@@ -191,8 +194,8 @@ def plan_table(found: Plan) -> str:
         if best.over_time:
             each = ", ".join(map(str, best.over_time))
             lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
-    lines += [f"Skipped {what}: {reason}" for what, reason in found.skipped]
-    return "\n".join([*lines, *note_lines(found.notes)])
+    skipped = (f"skipped {what}: {reason}" for what, reason in found.skipped)
+    return "\n".join([*lines, *note_lines([*found.notes, *skipped])])
 
 
 def _cells(found: Plan, choice: Choice) -> dict[str, str]:

@@ -16,7 +16,7 @@ from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.prediction import Prediction, Tree
 from neuralpower.prediction.tree import Branch
 from neuralpower.report.explored import comparison_table, fit_table, point_columns, sweep_table
-from neuralpower.report.grid import as_asked, letters, listed, percent, warning_lines
+from neuralpower.report.grid import as_asked, head_lines, letters, listed, percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, bounded, counted, quantity
 from neuralpower.report.page import render
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VIEWS = ("kind", "layer", "module")
+SPARED = ("memory (weights + outputs)", "FLOP", "output", "parameters")
+"""Columns that a narrow tree does without, in this order."""
 DEPTH, TOP = 3, 15  # of the table, as the command's
 WIDE = 0.35  # inches of a bar
 
@@ -68,9 +70,9 @@ def _(result: Tree) -> str:
     whole = result.prediction
     figures = {header: lambda one, cell=cell: cell(one[1]) for header, cell in COLUMNS.items()}
     columns = {"module": lambda one: one[0], **figures, "share": lambda one: percent(one[1].share)}
-    table = listed([*_drawn(result.root)], columns, left=2)
+    table = listed([*_drawn(result.root)], columns, left=2, spared=SPARED)
     foot = f"latency {bounded(whole.runtime_s, 's')}"
-    return as_asked([*warning_lines(whole.warnings), title(whole), "", table, "", foot], marked=False)
+    return as_asked([*head_lines(whole.warnings, [title(whole)]), "", table, "", foot], marked=False)
 
 
 @line.register

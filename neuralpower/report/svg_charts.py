@@ -6,6 +6,7 @@ A point or bar under the pointer shows its name and value.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ LONGEST = 22  # letters of one on a narrow drawing
 SMALL = 0.07  # share of a pie below which digits do not fit
 
 
+@functools.lru_cache(maxsize=64)  # a page that changes draws some of its charts again
 def drawing(chart: Chart) -> Markup:
     """A chart as markup: a wide drawing and a narrow one."""
     found = [drawn(chart, size).svg(chart.title) for size in SIZES]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from neuralpower.files.terminal import unstyled, visible
+from neuralpower.files.terminal import visible
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.regressor import Regressor
 from neuralpower.prediction import rows
@@ -15,8 +16,8 @@ from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training, fresh_memory_of
 from neuralpower.prediction.rows import Column, Interval, Row
 from neuralpower.report.glance import details, footprint_lines, glance, parallel_lines
-from neuralpower.report.grid import WIDTH, Cell, Share, as_asked, grid, note_lines
-from neuralpower.report.number_format import binary, counted, many, quantity
+from neuralpower.report.grid import Cell, Share, as_asked, at_most, grid, note_lines
+from neuralpower.report.number_format import binary, many, quantity
 
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
@@ -26,7 +27,6 @@ SUMS = ("calls", "latency", "share")  # columns that say something of all furthe
 READABLE_DEPTH = 3  # of modules in Markdown
 Value = str | Share
 SPARED = ("bound", "FLOP", "calls", "power")  # columns that narrow tables do without, in this order
-MOST_NOTES = 3
 NOTED_FRESH = 0.1  # share of the time from which fresh memory has a note
 
 
@@ -76,18 +76,16 @@ def prediction_table(
     *,
     marked: bool = False,
     full: bool = False,
-    width: int = WIDTH,
 ) -> str:
-    """Totals, rows, and notes of a prediction; `marked` with styles for `cli.output.say`.
+    """Totals, rows, and notes of a prediction, in lines of the letters that `grid.at_most` allows.
 
     Args:
         prediction: what is shown.
         by: "kind", "layer", "module", or "tree", which is drawn as a whole, down to `depth`.
         depth: names of a module's path.
         top: rows; 0 for all.
-        marked: with styles.
+        marked: with styles for `cli.output.say`.
         full: with all details, columns and notes.
-        width: letters of a line; less important columns go where the table is wider.
     """
     if by == "tree":
         return str(prediction.tree(depth))
@@ -101,19 +99,12 @@ def prediction_table(
         more = [cell(whole) if name in SUMS else "" for name, cell in columns.items()]
         cells.append([f"({len(rest)} more)", *more[1:]])
     head = [*glance(p), *(details(p) if full else ())]
-    table = grid([*columns], cells, left=2)
-    for name in () if full else SPARED:
-        if max(map(len, unstyled(table).splitlines())) > width and name in columns:
-            at = [*columns].index(name)
-            del columns[name]
-            cells = [[*row[:at], *row[at + 1 :]] for row in cells]
-            table = grid([*columns], cells, left=2)
-    notes: list[str] = [*_notes(p)]
-    kept = notes if full else notes[:MOST_NOTES]
-    unsaid = [f"({counted(len(notes) - len(kept), 'more note')} with -v)"] if len(notes) > len(kept) else []
+    with at_most(None) if full else contextlib.nullcontext():
+        table = grid([*columns], cells, left=2, spared=SPARED if by == "kind" else (*SPARED, "energy"))
+        notes = [*note_lines(_notes(p))]
     foot = map(visible, (*footprint_lines(p), *parallel_lines(p), *_foot(p)))
     parts = ["", part_table(p.images)] if isinstance(p.images, Images) else []
-    return as_asked([*head, *parts, "", table, *foot, *note_lines(kept), *unsaid], marked)
+    return as_asked([*head, *parts, "", table, *foot, *notes], marked)
 
 
 def part_table(images: Images) -> str:

@@ -164,18 +164,19 @@ class StepSurface:
 
     def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
         """Seconds of the layers of each kind, each [steps]."""
-        return self._kinds(self.pool(steps, graphed=True).work(self.predictor, self.dtype))
+        return {kind: part.runtime_s for kind, part in self._pooled(steps).by_kind(self.predictor).items()}
 
-    def with_kinds(self, steps: Sequence[Step]) -> tuple[Outcomes, dict[str, Array]]:
-        """Both, priced once; all steps are launched in the same way, as graphs or call by call."""
+    def with_kinds(self, steps: Sequence[Step]) -> tuple[Outcomes, dict[str, Outcomes]]:
+        """All layers and those of each kind, priced once where all steps are launched in the same way."""
         works = list(self._works(steps))
         if len(works) > 1:
-            return self.at(steps), self.by_kind(steps)
+            return self.at(steps), self._pooled(steps).by_kind(self.predictor)
         ((_, work),) = works
-        return work.outcomes(self.predictor), self._kinds(work)
+        return work.outcomes(self.predictor), work.by_kind(self.predictor)
 
-    def _kinds(self, work: Work) -> dict[str, Array]:
-        return {kind: part.runtime_s for kind, part in work.by_kind(self.predictor).items()}
+    def _pooled(self, steps: Sequence[Step]) -> Work:
+        """The layers of all steps, launched as graphs."""
+        return self.pool(steps, graphed=True).work(self.predictor, self.dtype)
 
     def _works(self, steps: Sequence[Step]) -> Iterator[tuple[Array, Work]]:
         """(places of steps, their layers priced) of those launched as graphs, and of the others."""
@@ -187,7 +188,7 @@ class StepSurface:
 
     def together(self, steps: Sequence[Step], weights: Array) -> tuple[float, float, float]:
         """(low, value, high) seconds of a run with each step `weights` times [steps]."""
-        work = self.pool(steps, graphed=True).work(self.predictor, self.dtype)
+        work = self._pooled(steps)
         counts, unmodelled_s = (
             csr_array(weights[None] @ work.counts),
             np.atleast_1d(weights @ work.unmodelled_s),

@@ -13,6 +13,7 @@ import numpy as np
 
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
+from neuralpower.files.stages import stage
 from neuralpower.prediction.footprint import Footprint, Line, Made, Terms, each_of, energy_lines, times
 from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
@@ -204,6 +205,7 @@ def served_at(
     Raises:
         InputError: a rate that is none; as `traffic` and `highest_rate`.
     """
+    stage(f"serving {len(workload.prompt):,} requests in a simulation")
     loads: list[Load] = []
     notes: list[str] = []
     highest = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.case import followed
 from neuralpower.prediction.compose import composed
-from neuralpower.prediction.explore.outcomes import Outcomes, finite
+from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import serving_memories
@@ -46,6 +46,8 @@ NODES = 5  # contexts of a generation's steps that are priced
 MOST_TOKENS = 2**21  # of a prefill on a curve
 MOST_KEPT = 64  # of each sort
 MOST_POINTS = 4096
+SECONDS = ("runtime_s", "low_s", "high_s")  # of outcomes: value and bounds
+JOULES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Point:
     batch: int
     seconds: Interval
     amount: int  # tokens, or samples, that it reads or makes
-    energy_j: float | None = None  # of all devices
+    energy_j: Interval | None = None  # of all devices
     memory: tuple[float, float, float] | None = None  # bytes of a device: value, low, high
 
     @property
@@ -74,7 +76,7 @@ class Answer:
     unit: str  # of what it makes: token or sample
     here: Point
     curve: tuple[Point, ...]  # over the batch size, with `here`
-    kinds: Mapping[str, float]  # seconds of the layers of each kind, the largest first
+    kinds: Mapping[str, Interval]  # seconds of the layers of each kind, the largest first
     room_bytes: float | None = None  # of a device
     left_bytes: float | None = None  # of them that `fit` lets a network take
     ranks: int = 1
@@ -82,8 +84,7 @@ class Answer:
 
     def each(self, point: Point) -> Each:
         """What a token or a sample takes at a batch size."""
-        joules = None if point.energy_j is None else Interval(*(point.energy_j,) * 3)
-        made = Made(self.name, self.unit, point.amount, point.seconds, joules, self.ranks)
+        made = Made(self.name, self.unit, point.amount, point.seconds, point.energy_j, self.ranks)
         return each_of(made, Terms(price=self.price))
 
 
@@ -167,7 +168,10 @@ class KeptAnswers:
     def __init__(self) -> None:
         self._surfaces, self._laws, self._sources = _Kept(MOST_KEPT), _Kept(MOST_KEPT), _Kept(MOST_KEPT)
         self._predictions, self._memories = _Kept(MOST_POINTS), _Kept(MOST_POINTS)
-        self._answers = _Kept(MOST_POINTS)
+        self._answers, self._priced = (
+            _Kept(MOST_POINTS),
+            _Kept(MOST_KEPT),
+        )
 
     def each(self, view: View, model: str) -> list[Answer | Failure]:
         """The answer on each device; `model`: as `resolve` takes it."""
@@ -195,7 +199,7 @@ class KeptAnswers:
             unit="token" if view.speaks else "sample",
             here=next(point for point in points if point.batch == view.batch),
             curve=tuple(points),
-            kinds=dict(sorted(kinds.items(), key=lambda one: -one[1])),
+            kinds=dict(sorted(kinds.items(), key=lambda one: -one[1].value)),
             room_bytes=(room := spec.get("memory_bytes")),
             left_bytes=None if room is None else asked.predictor.platform.left_bytes(room, view.phase),
             ranks=view.ranks,
@@ -323,36 +327,46 @@ class KeptAnswers:
 
     # ---- what is priced ----
 
-    def _stepped(self, asked: _Asked, surface: StepSurface) -> tuple[list[Point], dict[str, float]]:
+    def _stepped(self, asked: _Asked, surface: StepSurface) -> tuple[list[Point], dict[str, Interval]]:
         """(points, seconds by kind) of steps of an engine."""
         view = asked.view
         length = view.context or 1
         most = MOST_TOKENS if view.phase == DECODE else MOST_TOKENS // length
         batches = sorted({view.batch, *(batch for batch in BATCHES if batch <= most)})
         passes, weights = _passes(view)
-        steps = [make(batch) for batch in batches for make in passes]
-        found, kinds = surface.with_kinds(steps)
         at = batches.index(view.batch)
+        place = at * len(passes)
+
+        def priced(some: Sequence[int]) -> Iterator[Priced]:
+            found, kinds = surface.with_kinds([make(batch) for batch in some for make in passes])
+            for i in range(0, len(some) * len(passes), len(passes)):
+                own = slice(i, i + len(passes))
+                yield _cut(found, own), {kind: _cut(part, own) for kind, part in kinds.items()}
+
+        known = self._priced.get((*asked.key, asked.device, view.phase, length, view.new), dict[int, Priced])
+        if missing := [batch for batch in batches if batch not in known]:
+            known.update(zip(missing, priced(missing), strict=True))
+        found = _joined([known[batch][0] for batch in batches])
         if view.phase != DECODE and view.batch * length > surface.captured:
-            found = self._launched(asked, found, at * len(passes))
+            found = self._launched(asked, found, place)
         shape = len(batches), len(passes)
         each = {
-            name: np.asarray(getattr(found, name)).reshape(shape) @ weights
-            for name in ("runtime_s", "low_s", "high_s", "energy_j")
+            name: np.asarray(getattr(found, name)).reshape(shape) @ weights for name in (*SECONDS, *JOULES)
         }
         amount = {DECODE: 1, PREFILL: length, GENERATE: view.new}[view.phase]
         memory = self._memory_line(asked, batches)
         points = [
             Point(
                 batch,
-                Interval(*(float(each[name][i]) for name in ("runtime_s", "low_s", "high_s"))),
+                Interval(*(float(each[name][i]) for name in SECONDS)),
                 batch * amount,
-                _times(finite(each["energy_j"][i]), view.ranks),
+                _energy([float(each[name][i]) * view.ranks for name in JOULES]),
                 memory.get(batch),
             )
             for i, batch in enumerate(batches)
         ]
-        return points, _kinds(found, kinds, slice(at * len(passes), (at + 1) * len(passes)), weights)
+        here = _cut(found, slice(place, place + len(passes)))
+        return points, _kinds(here, known[view.batch][1], weights)
 
     def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
         """The outcomes with the host's launches of one prefill, as `predict` follows them call by call."""
@@ -361,15 +375,9 @@ class KeptAnswers:
         if law is None or not law.priced:
             return found
         p = self._composed(asked, PREFILL, law, length)
-        energy = np.nan if p.energy_j is None else p.energy_j.value
+        energy = (np.nan,) * 3 if p.energy_j is None else _ends(p.energy_j)
         waits = sum(row.runtime_s for row in p.by_kind() if row.kind == LAUNCHES)
-        exact = {
-            "runtime_s": p.runtime_s.value,
-            "low_s": p.runtime_s.low,
-            "high_s": p.runtime_s.high,
-            "energy_j": energy,
-            "launch_s": waits,
-        }
+        exact = dict(zip((*SECONDS, *JOULES, "launch_s"), (*_ends(p.runtime_s), *energy, waits), strict=True))
         columns = {name: np.array(getattr(found, name), dtype=float) for name in exact}
         for name, value in exact.items():
             columns[name][place] = value
@@ -382,7 +390,7 @@ class KeptAnswers:
         work = law.at(batch, length).work
         return composed(work, asked.predictor, question, model=asked.view.model, batch_size=batch)
 
-    def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, float]]:
+    def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, Interval]]:
         """(points, seconds by kind) of passes and steps of training, each priced alone."""
         view = asked.view
         here = self._predicted(asked, view.batch)
@@ -393,7 +401,7 @@ class KeptAnswers:
         for batch in set(TRAINED if few else BATCHES) - {view.batch} if usual else ():
             with contextlib.suppress(NeuralPowerError):  # a network that takes some batches alone
                 points.append(_point(self._predicted(asked, batch), view))
-        kinds = {row.kind: row.runtime_s for row in here.by_kind()}
+        kinds = {row.kind: Interval(row.runtime_s, row.low_s, row.high_s) for row in here.by_kind()}
         return sorted(points, key=lambda point: point.batch), kinds
 
     def _predicted(self, asked: _Asked, batch: int) -> Prediction:
@@ -471,15 +479,29 @@ def _stamp(model: str) -> int:
     return 0
 
 
-def _kinds(
-    found: Outcomes, kinds: Mapping[str, np.ndarray], here: slice, weights: np.ndarray
-) -> dict[str, float]:
-    """Seconds by kind of the steps `here`; what is left belongs to no layer."""
-    parts = {kind: float(seconds[here] @ weights) for kind, seconds in kinds.items()}
-    whole, launches = (float(np.asarray(s)[here] @ weights) for s in (found.runtime_s, found.launch_s))
-    parts[LAUNCHES] = launches
-    parts[KIND] = whole - sum(parts.values())
-    return {kind: seconds for kind, seconds in parts.items() if seconds > 1e-3 * whole}
+Priced = tuple[Outcomes, dict[str, Outcomes]]
+"""Steps of a batch size: all their layers, and those of each kind."""
+
+
+def _cut(found: Outcomes, part: slice) -> Outcomes:
+    return Outcomes(**{name: np.asarray(column)[part] for name, column in vars(found).items()})
+
+
+def _joined(parts: Sequence[Outcomes]) -> Outcomes:
+    names = Outcomes.__dataclass_fields__
+    return Outcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _kinds(found: Outcomes, kinds: Mapping[str, Outcomes], weights: np.ndarray) -> dict[str, Interval]:
+    """Seconds by kind of the steps of a batch size; what is left belongs to no layer, and has no bounds."""
+    parts = {
+        kind: Interval(*(float(np.asarray(getattr(part, name)) @ weights) for name in SECONDS))
+        for kind, part in kinds.items()
+    }
+    whole, launches = (float(np.asarray(s) @ weights) for s in (found.runtime_s, found.launch_s))
+    left = whole - launches - sum(part.value for part in parts.values())
+    parts |= {LAUNCHES: Interval(*(launches,) * 3), KIND: Interval(*(left,) * 3)}
+    return {kind: part for kind, part in parts.items() if part.value > 1e-3 * whole}
 
 
 def _passes(view: View) -> tuple[list[Callable[[int], Step]], np.ndarray]:
@@ -513,7 +535,7 @@ def _point(found: Prediction, view: View) -> Point:
     samples = found.batch_size
     amount = {DECODE: 1, PREFILL: view.context or 1, GENERATE: view.new}.get(view.phase, 1) * samples
     memory = None if found.memory is None else _bytes(found.memory)
-    return Point(samples, found.runtime_s, amount, None if energy is None else energy.value, memory)
+    return Point(samples, found.runtime_s, amount, energy, memory)
 
 
 def _memory(found: Followed, asked: _Asked) -> Memory:
@@ -527,5 +549,10 @@ def _bytes(memory: Memory) -> tuple[float, float, float]:
     return memory.value_bytes, memory.low_bytes, memory.high_bytes
 
 
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+def _ends(value: Interval) -> tuple[float, float, float]:
+    return value.value, value.low, value.high
+
+
+def _energy(joules: Sequence[float]) -> Interval | None:
+    """Joules with their bounds; None where they are not known."""
+    return Interval(*joules) if np.isfinite(joules[0]) else None

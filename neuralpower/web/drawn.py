@@ -21,6 +21,7 @@ TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
 GIB = 2.0**30
 MOST_KINDS = 10
 BOUNDED = "Bands: 90 % bounds."
+BANDS = "Bands: the 90 % bounds of the steps' times, up to the rate that the slowest steps hold."
 
 
 def short(answer: Answer | Failure, view: View) -> str:
@@ -95,7 +96,7 @@ def _each(one: Answer) -> str:
 
 def _power(one: Answer) -> str:
     joules = one.here.energy_j
-    return "-" if joules is None else quantity(joules / one.here.seconds.value, "W")
+    return "-" if joules is None else quantity(joules.value / one.here.seconds.value, "W")
 
 
 def _fits(one: Answer) -> str:
@@ -169,27 +170,34 @@ def _kinds(names: Sequence[str], answers: Sequence[Answer]) -> Bars:
     total: dict[str, float] = {}
     for one in answers:
         for kind, seconds in one.kinds.items():
-            total[kind] = total.get(kind, 0.0) + seconds
+            total[kind] = total.get(kind, 0.0) + seconds.value
     shown = sorted(total, key=lambda kind: -total[kind])[:MOST_KINDS]
-    size, unit = unit_of([s for one in answers for s in one.kinds.values()], TIMES)
+    size, unit = unit_of([s.value for one in answers for s in one.kinds.values()], TIMES)
     series = tuple(
-        BarSeries(name, tuple(one.kinds.get(kind, 0.0) / size for kind in shown))
+        BarSeries(
+            name,
+            tuple(one.kinds[kind].value / size if kind in one.kinds else 0.0 for kind in shown),
+            tuple(_bounds(one.kinds.get(kind), size) for kind in shown),
+        )
         for name, one in zip(names, answers, strict=True)
     )
     batch = answers[0].here.batch
-    return Bars(f"Time by kind of layer, batch {batch}", f"time, {unit}", tuple(shown), series)
+    note = "Whiskers: 90 % bounds."
+    return Bars(f"Time by kind of layer, batch {batch}", f"time, {unit}", tuple(shown), series, note=note)
+
+
+def _bounds(value: Interval | None, size: float) -> tuple[float, float] | None:
+    """Both ends in units of `size`; None where they are not known."""
+    return None if value is None or value.low == value.high else (value.low / size, value.high / size)
 
 
 def _money(answers: Named) -> Iterator[XY]:
     """Joules, and where a price is given its price, over the batch size."""
     unit = answers[0][1].unit
-    lines = []
-    for name, one in answers:
-        points = [(p.batch, p.energy_j / p.amount) for p in one.curve if p.energy_j is not None]
-        if points:
-            lines.append(Series.of(name, points, mode="lines+markers"))
-    if lines:
-        yield XY(f"Energy per {unit}", "batch size", f"J per {unit}", tuple(lines), True, True)
+    lines = [_line(name, one.curve, lambda point, one=one: one.each(point).energy_j) for name, one in answers]  # type: ignore[misc]
+    if lines := [line for line in lines if line.x]:
+        title = f"Energy per {unit}"
+        yield XY(title, "batch size", f"J per {unit}", tuple(lines), True, True, note=BOUNDED)
     lines = []
     for name, one in answers:
         if one.price is not None:
@@ -222,7 +230,7 @@ def table(view: View, answers: Sequence[Answer]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for one in answers:
         for p in one.curve:
-            joules = None if p.energy_j is None else p.energy_j / p.amount
+            joules = None if p.energy_j is None else p.energy_j.value / p.amount
             memory = (None, None) if p.memory is None else (p.memory[0] / GIB, p.memory[2] / GIB)
             times = (p.seconds.value, p.seconds.low, p.seconds.high)
             rows.append((short(one, view), p.batch, *times, p.rate.value, joules, *memory))
@@ -246,21 +254,22 @@ def served(view: View, curves: Sequence[tuple[str, Curve]]) -> Section:
             f"first token {quantity(knee.first_s, 's')}, then {quantity(knee.next_s, 's')} each"
         )
 
-    def chart(title: str, unit: str, value: Callable[[Served], float]) -> XY:
+    def chart(title: str, unit: str, value: Callable[[Served], float], note: str = "") -> XY:
         lines = tuple(
             Series.of(
                 name,
                 [(one.rate, value(one)) for one in curve.points],
                 mode="lines+markers",
                 labels=tuple("knee" if one is curve.knee else "" for one in curve.points),
+                bounds=tuple(curve.between(one, value) for one in curve.points) if note else (),
             )
             for name, curve in curves
         )
-        return XY(title, label, unit, lines, True, True)
+        return XY(title, label, unit, lines, True, True, note=note)
 
     charts = (
-        chart("Whole answer over the rate", "seconds, mean", lambda one: one.whole_s),
-        chart("First token over the rate", "seconds, mean", lambda one: one.first_s),
+        chart("Whole answer over the rate", "seconds, mean", lambda one: one.whole_s, BANDS),
+        chart("First token over the rate", "seconds, mean", lambda one: one.first_s, BANDS),
         chart("Throughput over the rate", "tokens per second", lambda one: one.tokens_per_s),
     )
     header = ("device", "requests/s", "tokens/s", "first token, s", "next tokens, s", "whole answer, s")

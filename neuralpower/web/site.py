@@ -16,6 +16,7 @@ from neuralpower.networks.slips import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
 from neuralpower.report.chart_files import svg_text
 from neuralpower.report.charts import XY, Bars, slug
+from neuralpower.report.grid import at_most
 from neuralpower.report.page import Section, Table, markup
 from neuralpower.report.pictures import roofline
 from neuralpower.report.tables import prediction_table
@@ -93,7 +94,7 @@ class Site:
 
     def keep(self, view: View, device: str, answer: Mapping[str, Any]) -> None:
         """Show a simulated curve from now on."""
-        self._curves[view.query, device] = curve_of(answer)
+        self._curves[view.query, device] = curve_of(answer, self._curve(view, device))
 
     def saved(self, view: View, part: str, kind: str) -> str | list[list[Any]] | None:
         """A chart as SVG, or a table as rows, by its name in the page; None where there is none."""
@@ -192,7 +193,8 @@ class Site:
         for device, command in zip(view.devices, view.commands(self._called(view.model)), strict=True):
             try:
                 prediction = self.answers.predicted(view, device, self._resolved(view.model))
-                text = prediction_table(prediction, "kind", 3, 15, width=PRINTED_WIDTH)
+                with at_most(PRINTED_WIDTH):
+                    text = prediction_table(prediction, "kind", 3, 15)
             except NeuralPowerError as error:
                 text = failure(device, error).text
             found.append((command, text))

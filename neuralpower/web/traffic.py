@@ -7,9 +7,11 @@ steady state the rate r has n = r o s(n) / (1 - r c(n)), for o tokens of an answ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from neuralpower.networks.phases import Step
 from neuralpower.serving.surface import StepSurface
@@ -34,11 +36,25 @@ class Curve:
 
     points: tuple[Served, ...]
     refined: bool = False  # whether they were simulated
+    ends: tuple[Curve, Curve] | None = None  # by the mean step, with all steps at a bound: fast, slow
+    middle: Curve | None = None  # by the mean step, where this one was simulated
 
     @property
     def knee(self) -> Served:
         """The point with the most answers for their latency (Kleinrock, ICC 1979)."""
         return max(self.points, key=lambda one: one.tokens_per_s / one.whole_s)
+
+    def between(self, one: Served, value: Callable[[Served], float]) -> tuple[float, float] | None:
+        """Bounds of a point's value, by those of the steps; None where slow steps do not hold its rate."""
+        if self.ends is None or one.rate > self.ends[1].points[-1].rate:
+            return None
+        low, high = (each.at(one.rate, value) for each in self.ends)
+        found, usual = value(one), (self.middle or self).at(one.rate, value)
+        return min(found, found * low / usual), max(found, found * high / usual)
+
+    def at(self, rate: float, value: Callable[[Served], float]) -> float:
+        """A value between points, on straight lines."""
+        return float(np.interp(rate, [p.rate for p in self.points], [value(p) for p in self.points]))
 
 
 def first_curve(surface: StepSurface, prompt: int, output: int, held: float) -> Curve:
@@ -56,7 +72,15 @@ def first_curve(surface: StepSurface, prompt: int, output: int, held: float) -> 
     chunk = ((prompt, 0),)
     steps = [Step(contexts=(mean,) * n) for n in counts]
     reads = [Step(contexts=(mean,) * n, chunks=chunk) for n in counts]
-    seconds = surface.at([Step(chunks=chunk), *steps, *reads]).runtime_s
+    found = surface.at([Step(chunks=chunk), *steps, *reads])
+    value, fast, slow = (
+        _steady(each, counts, output) for each in (found.runtime_s, found.low_s, found.high_s)
+    )
+    return replace(value, ends=(fast, slow))
+
+
+def _steady(seconds: np.ndarray, counts: Sequence[int], output: int) -> Curve:
+    """The curve of (a prompt alone, steps, steps that read a prompt) [1 + 2 counts], in seconds."""
     alone, rest = float(seconds[0]), seconds[1:]
     points = []
     for n, step, read in zip(counts, rest[: len(counts)], rest[len(counts) :], strict=True):
@@ -71,8 +95,11 @@ def first_curve(surface: StepSurface, prompt: int, output: int, held: float) -> 
     return Curve(tuple(rising))
 
 
-def curve_of(answer: Mapping[str, Any]) -> Curve:
-    """The curve of what `neuralpower traffic --curve auto --json` prints; raises KeyError."""
+def curve_of(answer: Mapping[str, Any], first: Curve | None) -> Curve:
+    """The curve of what `neuralpower traffic --curve auto --json` prints, with the bounds of the `first`.
+
+    Raises KeyError.
+    """
     points = [
         Served(
             load["rate"],
@@ -81,4 +108,9 @@ def curve_of(answer: Mapping[str, Any]) -> Curve:
         )
         for load in answer["curve"]
     ]
-    return Curve(tuple(points), refined=True)
+    return Curve(
+        tuple(points),
+        refined=True,
+        ends=first.ends if first else None,
+        middle=first and (first.middle or first),
+    )

@@ -59,7 +59,7 @@ def test_a_moved_predictor_is_written_and_predicts_what_was_timed(
     wanted = timed.loc[(timed.model == "zoo:resnet18") & (timed.batch == 256), "step_ms"].item() / 1e3
     values = [one["value"] if isinstance(one, dict) else one for one in (before, after)]
     assert abs(values[1] / wanted - 1) < 0.5 * abs(values[0] / wanted - 1)
-    assert "was trained on this device" not in run(*asked, "--predictor", out).err
+    assert "was measured on this device;" not in run(*asked, "--predictor", out).err
     assert load(out).others or load(out).regressors  # what else is known of the device answers, too
 
 

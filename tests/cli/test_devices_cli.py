@@ -64,6 +64,9 @@ def test_what_fits_several_or_none_is_refused() -> None:
 
 def test_compare_sweep_and_fit_take_it_too() -> None:
     assert "on nvidia-l4" in done("compare", "zoo:alexnet", "@l4", "--device", "h100")
+    both = done("compare", "zoo:alexnet", "--device", "t4,l4")
+    assert "on nvidia-t4" in both and "on nvidia-l4" in both
+    assert "give another model, or two devices" in run("compare", "zoo:alexnet").err
     assert "on nvidia-l4, nvidia-l40s" in done("sweep", "zoo:alexnet", "--device", "l4,l40s")
     assert "eager, on NVIDIA H100-SXM5-80GB\n" in done("fit", "zoo:alexnet", "--device", "h100")
 

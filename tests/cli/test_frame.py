@@ -115,8 +115,16 @@ def test_short_pages_name_options_and_fields_that_exist() -> None:
     for name, wanted in help_pages.COMMON.items():
         known = {parameter.name for parameter in cli.command_of(name).params}
         assert set(wanted.split()) <= known, name
-    told = json.loads(done("predict", NETWORK, "--device", "t4", "--json"))
-    assert set(help_pages.FIELDS["predict"].split()) <= told.keys()
+    for name, more in (
+        ("predict", (NETWORK, "--device", "t4")),
+        ("fit", (NETWORK, "--device", "t4")),
+        ("sweep", (NETWORK, "--device", "t4")),
+        ("rank", (NETWORK, "--device", "t4")),
+        ("models", ("deep_mnist",)),
+        ("doctor", ()),
+    ):
+        told = json.loads(done(name, *more, "--json"))
+        assert set(help_pages.FIELDS[name].split()) <= told.keys(), name
 
 
 def test_help_of_a_command_by_its_name() -> None:

@@ -117,9 +117,9 @@ def test_what_nobody_measured_is_assumed_from_links_and_said() -> None:
     assert found.high_s[:2] / found.low_s[:2] == pytest.approx([9, 9])
     said = [text for text in assumed(predictor, layers) if "collective" in text]
     assert said == [
-        "no data for collective all_reduce nccl network: assumed from links of 450 GB/s, and a network of "
+        "collective all_reduce nccl network was not measured: time from links of 450 GB/s, and a network of "
         "50 GB/s, within a factor of 3",
-        "no data for collective broadcast nccl: assumed from links of 450 GB/s, within a factor of 3",
+        "collective broadcast nccl was not measured: time from links of 450 GB/s, within a factor of 3",
     ]
 
 

@@ -591,8 +591,8 @@ def test_a_group_that_was_not_trained_is_taken_as_its_neighbour_and_says_so() ->
     assert 3 < found.runtime_s[1] / found.low_s[1] < 3.5
     assert assumed(learnt, [known]) == ()
     assert assumed(learnt, [known, other, other]) == (
-        "no data for softmax long (float32, forward): borrowed from softmax short (forward), within a factor "
-        "of 3",
+        "softmax long (float32, forward) was not measured: time borrowed from softmax short (forward), "
+        "within a factor of 3",
     )
 
 
@@ -601,11 +601,11 @@ def test_what_is_not_known_of_a_devices_power_is_said(portable: Predictor) -> No
     there = portable.on(unseen(), "unseen")
     assert assumed(there, [pass_]) == ()
     (said,) = assumed(there, [product])
-    assert said.startswith("no limit_w and no year is known for unseen: its products are assumed to reach")
+    assert said.startswith("unseen states no limit_w and no year: matrix products are assumed to reach")
     whole = dataclasses.replace(unseen(), limit_w=70.0, year=2018)
     assert assumed(portable.on(whole, "unseen"), [product]) == ()
     (said,) = assumed(portable.on(dataclasses.replace(whole, year=None), "unseen"), [product])
-    assert said.startswith("no year is known for unseen")
+    assert said.startswith("unseen states no year:")
 
 
 @pytest.mark.parametrize(

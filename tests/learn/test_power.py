@@ -351,7 +351,7 @@ def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Pre
     ]
     assert energy.endswith(f"; {share(known)} measured here")
     afar = dataclasses.replace(some, origins={CARRIED_BY: 1.0})
-    assert f"; {share(known)} carried from relatives" in prediction_table(afar, "kind", 3, 0)
+    assert f"; {share(known)} scaled from similar devices" in prediction_table(afar, "kind", 3, 0)
     nowhere = dataclasses.replace(
         some, rows=tuple(dataclasses.replace(row, power_trained=False) for row in some.rows)
     )

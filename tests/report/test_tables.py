@@ -40,6 +40,7 @@ from neuralpower.prediction.rows import Interval, Row, with_shares
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.profiling import profile
 from neuralpower.report.explored import comparison_table, sweep_table
+from neuralpower.report.grid import at_most, grid
 from neuralpower.report.number_format import bar, binary, many, share
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace
@@ -85,7 +86,8 @@ def test_at_most_four_lines_stand_before_the_table_and_narrow_tables_spare_colum
     assert max(map(len, text[4:9])) <= 80
     assert [line for line in text if line.startswith("Note: ")] == ["Note: a", "Note: b", "Note: c"]
     assert text[-1] == "(2 more notes with -v)"
-    wide = prediction_table(known, "kind", 3, 0, width=200).splitlines()
+    with at_most(200):
+        wide = lines(known)
     assert wide[4].split()[-3:] == ["FLOP", "bound", "basis"] != text[4].split()[-3:]
     assert len(detailed(known)) > len(text)
 
@@ -108,22 +110,27 @@ PARTLY = "partly measured on this device, 25% rests on formulas alone"
     [
         ((IN_RANGE, MEASURED), {TRAINED_HERE: 1.0}, [], "measured on this device"),
         # a quarter of the time is not covered: 1 s of 4
-        ((IN_RANGE, ROOFLINE), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"], PARTLY),
-        ((IN_RANGE, WEIGHTS_LAW), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"], PARTLY),
-        ((IN_RANGE, BORROWED), {TRAINED_HERE: 0.75, LIKE: 0.25}, ["only 75% of the time is covered"], PARTLY),
+        ((IN_RANGE, ROOFLINE), {TRAINED_HERE: 0.75}, ["only 75% of the time rests"], PARTLY),
+        ((IN_RANGE, WEIGHTS_LAW), {TRAINED_HERE: 0.75}, ["only 75% of the time rests"], PARTLY),
+        ((IN_RANGE, BORROWED), {TRAINED_HERE: 0.75, LIKE: 0.25}, ["only 75% of the time rests"], PARTLY),
         (
             (CARRIED, IN_RANGE),
             {CARRIED_BY: 0.75, TRAINED_HERE: 0.25},
-            ["only 25% of the time was trained"],
+            ["only 25% of the time was measured"],
             "25% of the time was measured on this device",
         ),
         (
             (CARRIED, ROOFLINE),
             {CARRIED_BY: 0.75},
-            ["only 75% of the time is covered", "none of these kernels was measured here"],
+            ["only 75% of the time rests on measurements, 25% on formulas", "nobody measured these kernels"],
             "nobody measured this device, 25% rests on formulas alone",
         ),
-        ((ROOFLINE, ROOFLINE), {}, ["only 0% of the time is covered"], "nobody measured such layers, 100%"),
+        (
+            (ROOFLINE, ROOFLINE),
+            {},
+            ["only 0% of the time rests on measurements"],
+            "nobody measured such layers, 100%",
+        ),
     ],
 )
 def test_the_first_line_says_how_sure_it_is_and_what_cannot_run_stands_before_it(
@@ -141,9 +148,9 @@ def test_the_first_line_says_how_sure_it_is_and_what_cannot_run_stands_before_it
 def test_coverage_states_the_part_of_related_devices() -> None:
     rows = [row("linear", 3.0, CARRIED), row("norm", 1.0)]
     text = "\n".join(detailed(prediction(rows, 4.0, origins={CARRIED_BY: 0.75, TRAINED_HERE: 0.25})))
-    assert "coverage 100 % (75 % trained on related devices), extrapolated" in text
+    assert "100 % of the time rests on measurements, 75 % on those of similar devices; " in text
     own = "\n".join(detailed(prediction(rows, 4.0, origins={TRAINED_HERE: 1.0})))
-    assert "coverage 100 %, extrapolated" in own
+    assert "100 % of the time rests on measurements; " in own
 
 
 def test_a_borrowed_regressor_does_not_cover() -> None:
@@ -151,7 +158,10 @@ def test_a_borrowed_regressor_does_not_cover() -> None:
     assert (p.coverage, p.borrowed, p.extrapolated) == (0.75, 0.25, 0.0)
     assert p.uncovered == ("norm",)
     assert p.to_json()["borrowed"] == 0.25
-    assert "coverage 75 %, borrowed 25 %, extrapolated 0 %" in "\n".join(detailed(p))
+    assert (
+        "75 % of the time rests on measurements, 25 % is borrowed from similar layers; 0 % is outside"
+        in "\n".join(detailed(p))
+    )
 
 
 def test_a_key_is_named_without_what_is_pooled() -> None:
@@ -199,7 +209,7 @@ def test_two_passes_together_say_how_all_of_their_time_is_known() -> None:
     other = prediction([row("linear", 1.0)], 2.0, origins={CARRIED_BY: 1.0}, origin="carried", warned=("a",))
     both = joined(one, [other], Interval(5.0, 4.0, 6.0), None)
     assert both.trained_here == pytest.approx(0.75)  # of the layers' 4 s
-    assert both.origin.startswith("75% trained on this device, 25% carried")
+    assert both.origin.startswith("75% trained on this device, 25% scaled")
     assert both.warned == ("a",)
     launches = both.launch_row
     assert launches is not None and launches.runtime_s == pytest.approx(1.0)
@@ -338,7 +348,7 @@ def test_a_kind_shows_how_most_of_its_time_is_known_and_its_worst_part() -> None
 
 def test_what_is_of_a_rank_says_so() -> None:
     one = prediction([row("linear", 2.0)], 2.0)
-    assert "11.7 M parameters, " in "\n".join(detailed(one))
+    assert "11.7 M parameters\n" in "\n".join(detailed(one))
     shared = {
         "layout": Layout(tensor=4),
         "micro_batches": 1,
@@ -350,7 +360,7 @@ def test_what_is_of_a_rank_says_so() -> None:
     rest = {"cluster": None, "tokens_per_s": None, "utilisation": None, "energy_j": None, "stages": ()}
     several = Parallel(**shared, **waits, **rest, runtime_s=2.0, cycle_s=2.0, idle_s=0.0, notes=())
     text = "\n".join(detailed(replace(one, parallel=several)))
-    assert "1 GFLOP of a rank, 11.7 M parameters of a rank, " in text
+    assert "1 GFLOP of a rank, 11.7 M parameters of a rank" in text
 
 
 # ---- comparisons and sweeps ----
@@ -365,7 +375,7 @@ def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is()
     found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
     assert comparison_table(found).splitlines()[:4] == [
         "Warning: other machine",
-        "Warning: B: only 0% of the time is covered by trained data; other layers are estimated",
+        "Warning: B: only 0% of the time rests on measurements, 100% on formulas alone",
         "A against B: forward, bfloat16, on GPU (gpu)",
         "",
     ]
@@ -386,9 +396,31 @@ def point(**more: Any) -> SweepPoint:
     return SweepPoint(**{**names, **figures, **times, "basis": "formula", "coverage": 1.0, **more})
 
 
+def test_top_of_a_sweep_keeps_starred_points_then_the_fastest_in_their_order() -> None:
+    rates = {1: 5e3, 2: 1e3, 4: 3e3, 8: 4e3}
+    points = tuple(point(batch_size=n, samples_per_s=rate, best=n == 2) for n, rate in rates.items())
+    text = sweep_table(Sweep(points, "throughput and latency", 1), top=3).splitlines()
+    start = next(i for i, line in enumerate(text) if line.startswith("-"))
+    assert [line.removeprefix("*").split()[1] for line in text[start + 1 : start + 4]] == ["1", "2", "8"]
+    assert text[start + 4] == "(1 more)"
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120, None])
+def test_a_table_fits_by_sparing_columns_then_the_middle_of_long_texts(width: int | None) -> None:
+    header = ["layer", "kind", "latency", "spared", "basis"]
+    path, basis = "a.very." * 8 + "last", "carried; worst: extrapolated"
+    with at_most(width):
+        text = grid(header, [[path, "linear", "1 ms", "1234567", basis]], 2, spared=("spared",))
+    lines = text.splitlines()
+    assert width is None or max(map(len, lines)) <= width
+    assert ("spared" in lines[0]) is (width in (120, None)) and "1 ms" in lines[2]
+    assert ("last" in lines[2], path in lines[2]) == (True, width in (120, None))
+
+
 def test_a_sweep_says_that_launches_set_the_pace_and_that_points_do_not_fit() -> None:
     points = (point(launch_share=0.86, fits=False), point(launch_share=0.1, fits=True))
-    text = sweep_table(Sweep(points, "throughput and latency", 1, warnings=("beware",))).splitlines()
+    with at_most(None):
+        text = sweep_table(Sweep(points, "throughput and latency", 1, warnings=("beware",))).splitlines()
     assert text[:2] == ["Warning: beware", "Warning: out of memory at 1 of 2 points: see column fits"]
     assert text[2] == "m, forward, eager, on d"
     assert sum("launch overhead" in line for line in text) == 2  # the point's, and the note

@@ -203,7 +203,7 @@ def test_whoever_made_the_inputs_is_told_that_they_do_not_fit() -> None:
     source = resolve(model)
     made = source.inputs(model, InputRequest(input_shape=(9,)), "meta")
     with pytest.raises(
-        ModelError, match=r"; neuralpower cannot make inputs that fit .* in Python: predict\(model, inputs"
+        ModelError, match=r"; the inputs that were made do not fit .* in Python: predict\(model, inputs"
     ):
         trace(model, made.args, made.kwargs)
 

@@ -111,6 +111,9 @@ def test_lines_have_their_bounds_as_bands(client: TestClient) -> None:
     chart = client.get("/saved/charts-latency-over-the-batch-size.svg", params=VISION).text
     band = re.search(r'<path d="M([^"]+)z" fill="#0072B2" fill-opacity=".16"', chart)
     assert band is not None and len(band[1].split("L")) == 2 * 9  # both ends of nine batch sizes
+    energy = client.get("/saved/charts-energy-per-sample.svg", params=VISION).text
+    kinds = client.get("/saved/charts-time-by-kind-of-layer-batch-4.svg", params=VISION).text
+    assert 'fill-opacity=".16"' in energy and kinds.count('class="w"') > 4  # whiskers besides the axis
 
 
 def test_a_link_opens_the_same_view(client: TestClient) -> None:
@@ -161,6 +164,7 @@ def test_the_memory_is_that_of_the_command(site: Site, tiny: dict[str, Any]) -> 
 
 def test_traffic_has_a_knee_and_its_command(client: TestClient, tiny: dict[str, Any]) -> None:
     found = client.get("/traffic", params={**tiny, "input": 256, "output": 64}).text
+    assert found.count('fill-opacity=".16"') == 2 * 2  # two drawings: whole answer, first token
     assert "knee at" in found and "first estimate" in found
     assert "--input 256 --output 64 --rate" in found and "--curve auto" in found
 

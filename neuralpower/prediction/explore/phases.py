@@ -159,8 +159,8 @@ def sweep_phases(
     points = [point for column in columns for point in column]
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
-    coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
-    warnings = tuple(doubts(predictors, coverages, trained))
+    shares = ([p.coverage for p in marked], [p.trained_here for p in marked], [p.device for p in marked])
+    warnings = tuple(doubts(predictors, *shares))
     run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
     answering = [
         p for p, column in zip(predictors, columns, strict=True) if not all(point.error for point in column)

@@ -204,7 +204,7 @@ def score(
 def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
     """Warnings: why the scores are less certain than their bounds."""
     coverages, trained = [one.coverage for one in scores], [one.trained_here for one in scores]
-    return [*doubts([predictor], coverages, trained, "candidates")]
+    return [*doubts([predictor], coverages, trained, [predictor.device] * len(scores), "candidates")]
 
 
 def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:

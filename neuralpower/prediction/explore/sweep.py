@@ -203,9 +203,9 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
         found += _swept(request, points, explored, predictor, grid)
     front, best = pareto_front(found)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
-    coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
+    shares = ([p.coverage for p in marked], [p.trained_here for p in marked], [p.device for p in marked])
     said = (*notes, *best_settings(marked))
-    return Sweep(marked, front, traces, said, tuple(doubts(predictors, coverages, trained)), run)
+    return Sweep(marked, front, traces, said, tuple(doubts(predictors, *shares)), run)
 
 
 def joined(sweeps: Sequence[Sweep]) -> Sweep:
