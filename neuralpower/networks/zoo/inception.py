@@ -77,12 +77,12 @@ def narrowed(inputs: int, *branches: Steps, unit: Unit = unit) -> nn.Module:
 
 def stem(unit: Unit = unit) -> list[nn.Module]:
     """The start of all networks: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
-    return [unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3)]
+    return [unit(3, 32, 3, 2, padding=0), unit(32, 32, 3, 1, padding=0), unit(32, 64, 3)]
 
 
 def wider(unit: Unit = unit) -> list[nn.Module]:
     """The next layers in v3 and Inception-ResNet: [batch, 64, 147, 147] -> [batch, 192, 35, 35]."""
-    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
+    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, padding=0), nn.MaxPool2d(3, 2)]
 
 
 def head(features: int, classes: int) -> dict[str, nn.Module]:

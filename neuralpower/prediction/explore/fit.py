@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from neuralpower.ask.options import Training, given_in
 from neuralpower.ask.spread import Given
@@ -209,36 +209,28 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     probe = Probe(request)
     if request.engine is not None:
         return _under_engine(request, probe, room_bytes)
-    process_bytes = request.platform.framework.process_bytes
     left_bytes = request.platform.left_bytes(room_bytes, request.phase.name, margin)
     probe.seen = seen
-    own = probe(request.batch_size, request.length)
+    memory = probe(request.batch_size, request.length)
     probe.seen = None  # of other sizes, nothing is drawn
-    start = request.length or probe.own_length
-    batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
-    if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
-        batch = _largest_batch(probe, left_bytes, _UPPER)
-        if start is not None:
-            longest, reason = _longest(probe, request.batch_size, start, left_bytes, _UPPER)
-    likely_batch: int | None = None
-    likely_longest: int | None = None
-    if verdict_of(own, left_bytes) == TIGHT:
-        likely_batch = _largest_batch(probe, left_bytes, _EXPECTED)
-        if start is not None:
-            likely_longest, _ = _longest(probe, request.batch_size, start, left_bytes, _EXPECTED)
-    fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
-    if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
-        helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
+    largest = _Largest(0, None if (request.length or probe.own_length) is None else 0)
+    if memory.weights_bytes <= left_bytes:  # else there is nothing to be sought
+        largest = _largest(probe, left_bytes, _UPPER)
+    likely = _largest(probe, left_bytes, _EXPECTED) if verdict_of(memory, left_bytes) == TIGHT else _Largest()
+    fits, helpful, tried = memory.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
+    if request.remedies and not fits and left_bytes > memory.framework_bytes:  # else nothing helps
+        sizes = largest.batch or 0, largest.length or 0
+        helpful = remedies(Situation(request, memory, left_bytes, *sizes), tried)
     picture = _picture(request, probe, tried, left_bytes, next((r for r in helpful if r.fits), None), fits)
     return Fit(
         fits=fits,
-        memory=own,
+        memory=memory,
         room_bytes=room_bytes,
-        largest_batch=batch,
-        longest=longest,
-        longest_reason=reason,
+        largest_batch=largest.batch or 0,
+        longest=largest.length,
+        longest_reason="" if largest.length is None else largest.reason,
         traces=probe.traces + tried.traces,
-        process_bytes=process_bytes,
+        process_bytes=request.platform.framework.process_bytes,
         margin=margin,
         notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase.name)))),
         weights=probe.quantised,
@@ -246,9 +238,26 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
         remedies=helpful,
         picture=picture,
-        likely_batch=likely_batch,
-        likely_longest=likely_longest,
+        likely_batch=likely.batch,
+        likely_longest=likely.length,
     )
+
+
+class _Largest(NamedTuple):
+    """The largest sizes that fit, each alone; a length is None where the network has none."""
+
+    batch: int | None = None
+    length: int | None = None
+    reason: str = "memory"  # what ends the length
+
+
+def _largest(probe: Probe, left_bytes: float, bound: Callable[[Memory], int]) -> _Largest:
+    """The largest batch and length whose memory, its `bound`, fits into `left_bytes`."""
+    request = probe.request
+    batch, start = _largest_batch(probe, left_bytes, bound), request.length or probe.own_length
+    if start is None:
+        return _Largest(batch, None)
+    return _Largest(batch, *_longest(probe, request.batch_size, start, left_bytes, bound))
 
 
 def _picture(
