@@ -2,7 +2,7 @@
 
 python -m benchmarks.train.added_kinds PATH --only FAMILY ... [--system NAME ...] [--pooled] [--out models]
 
-PATH as for benchmarks.train.gpu_predictors. Regressors of the families' kinds are replaced. --pooled adds to the
+PATH as for gpu_predictors beside it. Regressors of the families' kinds are replaced. --pooled adds to the
 predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level.
 """
 

@@ -1,6 +1,6 @@
 """Train the included predictors of GPUs from AIConfigurator's measured tables.
 
-python -m benchmarks.train.gpu_predictors PATH [--system NAME ...] [--only FAMILY ...] [--out models] [--again]
+python -m benchmarks.train.gpu_predictors PATH [--system NAME ...] [--only FAMILY ...] [--out DIR] [--again]
 
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Writes a predictor and card of each system, under
 the name of its spec sheet. A predictor in --out that was trained from the same rows is left as it is: an

@@ -1,6 +1,6 @@
 """Train the predictor of all NVIDIA GPUs, `nvidia`, and one of each GPU measured here; hold whole GPUs out.
 
-python -m benchmarks.train.relatives PATH [--dataset FOLDER ...] [--save models] [--hold-out] [--kinds NAME ...]
+python -m benchmarks.train.relatives PATH [--dataset FOLDER ...] [--save DIR] [--hold-out] [--kinds NAME ...]
 
 PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
 llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
