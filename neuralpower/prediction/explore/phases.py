@@ -115,7 +115,7 @@ def _several(options: Given, name: str) -> Any:
 
 
 def _phases_in(options: Given) -> list[Phase]:
-    """Each phase that is asked, at each context and prompt; raises InputError."""
+    """The phases of a sweep, at each context and prompt; raises InputError."""
     asked = options.get("phase", FORWARD)
     named = asked if isinstance(asked, (list, tuple)) else [asked]
     for phase in named:
