@@ -138,7 +138,7 @@ def check(
     columns = mapping(map_)
     if not is_file(source):
         parsing.check_named([source], "dataset")
-    from neuralpower.report import inspection
+    from neuralpower.report.results import inspection
 
     found = inspection.check(source, kind, columns, device, out, trust_code=trust_code)
     refused = len(found.refused)
@@ -163,7 +163,7 @@ def inspect(
 ) -> None:
     """Show a dataset: device, time span, noise, power, rows per kind, and kinds with too few rows."""
     dataset = _dataset(folder)
-    from neuralpower.report.inspection import inspection, inspection_json, read_tables
+    from neuralpower.report.results.inspection import inspection, inspection_json, read_tables
 
     tables = read_tables(dataset, trust_code)
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))

@@ -53,7 +53,7 @@ def gate(
     stage("importing torch and transformers")
     from neuralpower.api.gates import asked_gate
     from neuralpower.files.atomic import replace_file
-    from neuralpower.report.gates import junit_text, workflow_lines
+    from neuralpower.report.results.gates import junit_text, workflow_lines
 
     gated = asked_gate(models or (), baseline, asked, update=asked["update"])
     give(_answer(gated), form, asked["out"])
@@ -67,7 +67,7 @@ def gate(
 
 
 def _answer(gated: Gated) -> Answer:
-    from neuralpower.report.gates import cells, gate_table, summary
+    from neuralpower.report.results.gates import cells, gate_table, summary
 
     def rows() -> list[list[Any]]:
         names = "model metric before now growth limit holds".split()

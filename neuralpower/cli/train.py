@@ -55,7 +55,13 @@ def train_predictor(
     from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
-    from neuralpower.report.training import kinds_table, notes_of, regressors_table, sentence, warnings_of
+    from neuralpower.report.results.training import (
+        kinds_table,
+        notes_of,
+        regressors_table,
+        sentence,
+        warnings_of,
+    )
 
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # checked before minutes of training

@@ -29,12 +29,12 @@ from neuralpower.layers import (
 )
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.tensors import check_output
+from neuralpower.layers.tensors import check_output, is_channels_last
 from neuralpower.layers.terms import ceil_to, floor_div
 from neuralpower.layers.training import Args, Named, keeps_inputs
 from neuralpower.layers.traits import Traits, of_product, only, steps
 from neuralpower.layers.views import bytes_terms
-from neuralpower.layers.windowed import Windowed, image, is_channels_last
+from neuralpower.layers.windowed import Windowed, image
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = (*ARGUMENTS[:5], "output_padding", "groups", "dilation")

@@ -413,7 +413,7 @@ def sweep_page(result: Sweep) -> Page:
 
     Raises InputError if no point has a latency.
     """
-    from neuralpower.report.explored import point_columns
+    from neuralpower.report.results.explored import point_columns
 
     known = [point for point in result.points if point.runtime_s is not None]
     if not known:

@@ -23,8 +23,7 @@ from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last

@@ -42,15 +42,13 @@ MIXED: Chains = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
 TO8: Chains = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
 
-def chain(
-    inputs: int, steps: Steps, unit: Unit = unit, *, stride: int = 1, padding: Size | None = None
-) -> nn.Sequential:
+def chain(inputs: int, steps: Steps, unit: Unit = unit, *, stride: int = 1, **padding: Size) -> nn.Sequential:
     """Convolutions one after the other that keep the image size; the last has the stride and padding."""
     units = nn.Sequential()
     for outputs, kernel in steps[:-1]:
         units.append(unit(inputs, outputs, kernel))
         inputs = outputs
-    return units.append(unit(inputs, *steps[-1], stride, padding))
+    return units.append(unit(inputs, *steps[-1], stride, **padding))
 
 
 def forked(inputs: int, steps: Steps, outputs: int) -> nn.Sequential:

@@ -36,8 +36,7 @@ from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
