@@ -159,13 +159,13 @@ def check_phase(options: Given) -> None:
     for name, owner in (("context", DECODE), ("new_tokens", GENERATE)):
         if (value := options.get(name)) is not None and phase != owner:
             raise InputError(f"{name} {value} belongs to phase {owner}, not to {phase}; leave it out")
-    given = given_in(Training, options)
+    training = given_in(Training, options)
     for name in ("optimizer_states", "master_weights"):
-        if phase != TRAINING and name in given:
+        if phase != TRAINING and name in training:
             raise InputError(
-                f"{name} {given[name]} belongs to phase {TRAINING}, not to {phase}; leave it out"
+                f"{name} {training[name]} belongs to phase {TRAINING}, not to {phase}; leave it out"
             )
-    if phase != TRAINING and {*given} & {"optimizer", "accumulation", "checkpointing"}:
+    if phase != TRAINING and {*training} & {"optimizer", "accumulation", "checkpointing"}:
         what = "optimizer, accumulation and checkpointing"
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
 
@@ -275,20 +275,20 @@ def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:
     """The answer under the request's engine; raises InputError and ModelError as `fit`."""
     request = replace(request, model=str(probe.source.name))
     whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
-    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
-    by_model = found.longest == found.positions
+    served = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
+    by_model = served.longest == served.positions
     return Fit(
-        fits=found.fits,
-        memory=memory_of(found, request.phase.name),
+        fits=served.fits,
+        memory=memory_of(served, request.phase.name),
         room_bytes=room_bytes,
-        largest_batch=found.sequences,
-        longest=found.longest,
+        largest_batch=served.sequences,
+        longest=served.longest,
         longest_reason="the model's positions" if by_model else "memory",
         traces=probe.traces,
-        notes=(*probe.notes, *found.notes),
+        notes=(*probe.notes, *served.notes),
         weights=probe.quantised,
         request=request,
-        engine=found,
+        engine=served,
     )
 
 

@@ -182,13 +182,13 @@ class _Search:
         wanted, device = self.wanted, self.predictor.device
         return Layouts(wanted, tuple(found), device, self.run, len(self.known), tuple(self.notes))
 
-    def _rank(self, one: Laid) -> float:
+    def _rank(self, laid: Laid) -> float:
         """The smaller, the better; of those that do not fit, the nearest to it."""
-        if one.runtime_s is None:
-            return math.inf if one.memory_high_bytes is None else one.memory_high_bytes
+        if laid.runtime_s is None:
+            return math.inf if laid.memory_high_bytes is None else laid.memory_high_bytes
         if self.wanted.by == "latency":
-            return one.runtime_s.value
-        return one.cost or 0.0 if self.wanted.by == "cost" else -(one.samples_per_s or 0.0)
+            return laid.runtime_s.value
+        return laid.cost or 0.0 if self.wanted.by == "cost" else -(laid.samples_per_s or 0.0)
 
     # ---- which there are ----
 

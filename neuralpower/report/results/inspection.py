@@ -160,15 +160,15 @@ def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
 
 def _write(out: Path, dataset: Dataset, tables: Sequence[Table]) -> list[Path]:
     """Write the usable rows; for whole networks, all rows that are not refused."""
-    found: dict[str, Rows | pd.DataFrame] = {}
+    usable: dict[str, Rows | pd.DataFrame] = {}
     for table in tables:
         if table.rows is not None:
-            found[table.kind] = table.rows
+            usable[table.kind] = table.rows
         else:
             refused = {row.line - 2 for row in table.rejected}
             given = dataset.tables[table.kind]
-            found[table.kind] = given[[i not in refused for i in range(len(given))]]
-    return list(write_tables(out, dataset.meta, found))
+            usable[table.kind] = given[[i not in refused for i in range(len(given))]]
+    return list(write_tables(out, dataset.meta, usable))
 
 
 def check_lines(tables: Sequence[Table]) -> Iterator[str]:
@@ -247,16 +247,16 @@ def _by_phase(table: Table) -> Iterator[dict[str, Any]]:
         return
     dtypes, phases = (np.asarray(getattr(table.rows.layer, name), dtype=str) for name in ("dtype", "phase"))
     for dtype, phase in sorted(set(zip(dtypes.tolist(), phases.tolist(), strict=True))):
-        some = table.rows.at(np.flatnonzero((dtypes == dtype) & (phases == phase)))
+        rows = table.rows.at(np.flatnonzero((dtypes == dtype) & (phases == phase)))
         yield {
             "kind": table.kind,
             "dtype": dtype,
             "phase": phase,
-            "rows": len(some),
-            "low_s": float(some.runtime_s.min()),
-            "high_s": float(some.runtime_s.max()),
-            "spread": _median(some.spread),
-            "powers": int(metered(some).sum()),
+            "rows": len(rows),
+            "low_s": float(rows.runtime_s.min()),
+            "high_s": float(rows.runtime_s.max()),
+            "spread": _median(rows.spread),
+            "powers": int(metered(rows).sum()),
         }
 
 

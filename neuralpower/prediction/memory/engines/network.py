@@ -155,10 +155,10 @@ class Served:
 
     def experts_over(self, ranks: int) -> Served:
         """The same with all experts shared out over `ranks` ranks, as engines do whatever a plan says."""
-        own = self.experts_ranks
-        if self.experts is None or ranks == own:
+        ranks_now = self.experts_ranks
+        if self.experts is None or ranks == ranks_now:
             return self
-        kept = self.experts_bytes * own // ranks
+        kept = self.experts_bytes * ranks_now // ranks
         places, lost = self.places, self.experts_bytes - kept
         count = max(sum(places.experts), 1)
         blocks = tuple(
@@ -166,7 +166,9 @@ class Served:
         )
         experts = self.experts
         if self.layout.expert == 1:  # each is cut, else whole
-            experts = replace(experts, wide=experts.wide * own // ranks, inner=experts.inner * own // ranks)
+            experts = replace(
+                experts, wide=experts.wide * ranks_now // ranks, inner=experts.inner * ranks_now // ranks
+            )
         return replace(
             self,
             weights_bytes=self.weights_bytes - lost,
