@@ -31,7 +31,7 @@ from neuralpower.optimizers.registry import runnable
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
 
-# of the free memory, for tensors: kernels' work space (29 % more in a squeezenet) and a loader have the rest
+# of the free memory, for tensors: kernels work in the others (29 % more in a squeezenet), and so does a loader
 SHARE = 0.75
 Synchronise = Literal["each", "end"]
 
