@@ -31,7 +31,7 @@ from neuralpower.optimizers.registry import runnable
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
 
-# of the free memory, for tensors: kernels work in the others (29 % more in a squeezenet), and so does a loader
+# of the free memory, for tensors: kernels work in the others (29 % more in a squeezenet), and so do loaders
 SHARE = 0.75
 Synchronise = Literal["each", "end"]
 
