@@ -192,7 +192,7 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
         Point(request.model, one.batch_size, one.seq_len, one.dtype, input_shape=one.input_shape, run=run)
         for one in grid.requests(request)
     ]
-    swept: list[SweepPoint] = []
+    found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     known: Tables = {}
     for predictor in predictors:
@@ -200,9 +200,9 @@ def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Swee
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None
-        swept += _swept(request, points, explored, predictor, grid)
-    front, best = pareto_front(swept)
-    marked = tuple(replace(point, best=i in best) for i, point in enumerate(swept))
+        found += _swept(request, points, explored, predictor, grid)
+    front, best = pareto_front(found)
+    marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     said = (*notes, *best_settings(marked))
     return Sweep(marked, front, traces, said, tuple(doubts(predictors, coverages, trained)), run)
@@ -364,11 +364,11 @@ def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
 
 def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
     """Places of the Pareto-optimal pairs: no other is as small in both and smaller in one."""
-    kept: list[int] = []
+    found: list[int] = []
     best = (np.inf, np.inf)  # of those found, the smallest second, with its first
     for i in np.lexsort((second, first)).tolist():
         here = float(second[i]), float(first[i])
         if here[0] < best[0] or here == best:
-            kept.append(i)
+            found.append(i)
             best = here
-    return sorted(kept)
+    return sorted(found)

@@ -179,25 +179,25 @@ class _Composed:
         slowest = self.course.slowest
         work, answer = self._whole(slowest)
         whole = self._times(slowest, answer)
-        composed = assembled(
+        found = assembled(
             answer, work, self.predictor, self.question, whole, model=model, batch_size=self.batch_size
         )
         memories = [self._memory(rank) for rank in range(self.layout.pipeline)]
         known = [memory for memory in memories if memory is not None]
         memory = max(known, key=lambda one: one.high_bytes, default=None)
-        parallel = self._parallel(composed, memories)
-        training = composed.training
+        parallel = self._parallel(found, memories)
+        training = found.training
         if training is not None:
             training = replace(training, model_flops=self._model_flops // self.layout.pipeline)
         said = (NOTE,) if communicators(self.layout) and memory is not None and memory.assumed else ()
         return replace(
-            composed,
+            found,
             memory=memory,
             training=training,
             parallel=parallel,
             parameters=sum(part.trace.parameters for part in self.parts),
-            assumptions=(*composed.assumptions, *said),
-            warned=(*composed.warned, *self._warnings()),
+            assumptions=(*found.assumptions, *said),
+            warned=(*found.warned, *self._warnings()),
         )
 
     def _whole(self, rank: int) -> tuple[Trace, Answer]:
@@ -236,15 +236,15 @@ class _Composed:
 
     def _memory(self, rank: int) -> Memory | None:
         """The memory of one device of a stage; None where it is not known."""
-        parts = [piece.part for piece in self.of_rank(rank)]
+        own = [piece.part for piece in self.of_rank(rank)]
         platform = self.predictor.platform
         if not self.trains:
-            return serving_memory(parts, self.layout, platform, self.count)
+            return serving_memory(own, self.layout, platform, self.count)
         if self.lifetimes is None or len(self.lifetimes.passes) < 2:
             return None
         most = held(order_of(self.layout, self.count)[rank])
         own_activations = self._activations[rank :: self.layout.pipeline]
-        return training_rank_memory(self._step_memory, parts, own_activations, most, self.question)
+        return training_rank_memory(self._step_memory, own, own_activations, most, self.question)
 
     @cached_property
     def _step_memory(self) -> StepMemory:
@@ -297,14 +297,14 @@ class _Composed:
         return None if spec is None else enough_for(spec, self.layout)
 
     def _stage(self, rank: int, memory: Memory | None) -> StageResult:
-        pieces = self.of_rank(rank)
+        own = self.of_rank(rank)
         return StageResult(
-            blocks=tuple(block for piece in pieces for block in piece.part.blocks),
-            forward_s=sum(piece.timing.forward_s for piece in pieces),
-            backward_s=sum(piece.timing.backward_s for piece in pieces),
+            blocks=tuple(block for piece in own for block in piece.part.blocks),
+            forward_s=sum(piece.timing.forward_s for piece in own),
+            backward_s=sum(piece.timing.backward_s for piece in own),
             busy_s=self.course.busy_s[rank],
             memory=memory,
-            parameters=sum(piece.part.trace.parameters for piece in pieces),
+            parameters=sum(piece.part.trace.parameters for piece in own),
         )
 
     def _energy(self, runtime: Interval) -> Interval | None:
