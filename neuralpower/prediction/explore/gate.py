@@ -225,8 +225,11 @@ class Checked(Declared):
 
 
 @dataclass(frozen=True, repr=False)
-class Gate(Shown):
+class Gate(Declared, Shown):
     """The report of a gate; `print` gives the command's table."""
+
+    in_json = "schema passes versions written models"
+    schema = SCHEMA
 
     models: tuple[Checked, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -235,15 +238,6 @@ class Gate(Shown):
     @property
     def passes(self) -> bool:
         return all(model.passes for model in self.models)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "passes": self.passes,
-            "versions": dict(self.versions),
-            "written": [*self.written],
-            "models": [model.to_json() for model in self.models],
-        }
 
 
 def checked(

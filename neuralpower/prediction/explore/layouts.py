@@ -16,7 +16,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import SHARDED, Layout
 from neuralpower.devices.memory_size import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
-from neuralpower.files.json_files import named, plain
+from neuralpower.files.json_files import Declared, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
@@ -115,8 +115,13 @@ class Laid:
 
 
 @dataclass(frozen=True, repr=False)
-class Layouts(Shown):
+class Layouts(Declared, Shown):
     """The layouts, the best first, then those that do not fit. `print` gives the command's table."""
+
+    in_json = """
+        schema model=wanted.request.called device per_node=wanted.cluster.per_node nodes=wanted.cluster.nodes
+        phase=wanted.request.phase.name ranked_by=wanted.by traces notes reasons layouts=found
+    """
 
     wanted: Wanted
     found: tuple[Laid, ...]
@@ -133,16 +138,6 @@ class Layouts(Shown):
     def reasons(self) -> dict[str, int]:
         """Why others do not fit, with their numbers."""
         return dict(Counter(one.sort for one in self.found if one.reason).most_common())
-
-    def to_json(self) -> dict[str, Any]:
-        wanted = self.wanted
-        return {
-            "schema": 1,
-            "model": wanted.request.called,
-            **named(self, "device per_node=wanted.cluster.per_node nodes=wanted.cluster.nodes"),
-            "phase": wanted.request.phase.name,
-            **named(self, "ranked_by=wanted.by traces notes reasons layouts=found"),
-        }
 
 
 def layouts(wanted: Wanted, predictor: Predictor) -> Layouts:

@@ -16,6 +16,7 @@ from neuralpower.data.importing import EXAMPLE, read_file, with_columns, write_t
 from neuralpower.data.schema import FEWEST_ROWS, named
 from neuralpower.data.screening import Rejected, Rows, averaged, metered, refusals, screen
 from neuralpower.errors import InputError
+from neuralpower.files.json_files import Declared
 from neuralpower.files.paths import is_file
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
@@ -96,8 +97,10 @@ def _table(
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Declared):
     """Tables of measured rows after the checks; `print` lists the refused rows with a fix."""
+
+    in_json = "schema usable refused"
 
     tables: tuple[Table, ...]
     written: tuple[Path, ...] = ()  # files with the usable rows
@@ -115,10 +118,6 @@ class Check:
     def __str__(self) -> str:
         """The lines of `neuralpower dataset check`."""
         return "\n".join(check_lines(self.tables))
-
-    def to_json(self) -> dict[str, Any]:
-        """Usable rows by kind, and the refused ones."""
-        return {"schema": 1, "usable": self.usable, "refused": self.refused}
 
 
 def check(
