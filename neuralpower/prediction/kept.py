@@ -52,7 +52,6 @@ class KeptNetwork:
         return found if found is not None and is_current(found) else None
 
     def keep_facts(self, source: Source, shape: Any) -> None:
-        """Keep these."""
         facts = {"name": str(source.name), "batch": source.batch_size(None, shape), "loaded": loaded()}
         keep(self.folder, self._facts_key(shape), facts, TRACES)
 

@@ -126,7 +126,6 @@ def _interval(told: Mapping[str, Any]) -> Interval:
 
 
 def _row(told: Mapping[str, Any]) -> Row:
-    """The same for a row."""
     watts = told.get("power_w")
     return Row(
         path=str(told["path"]),

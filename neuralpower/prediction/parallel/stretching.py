@@ -165,7 +165,6 @@ class StretchedLayout:
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """[pieces] of each."""
         return [
             _extended(self.whole[self.place(piece)].timing, self._timed_first, self.more[piece])
             for piece in range(self.number)
