@@ -18,9 +18,9 @@ from neuralpower.networks.passes import Pass
 from neuralpower.networks.sameness import is_current, loaded, network_of
 from neuralpower.prediction.case import devices_part
 from neuralpower.prediction.kept_sizes import LENGTHS, Size, at, sizes_to_follow, solved
+from neuralpower.prediction.plain_passes import packed, plain, recorded_in, unpacked
 from neuralpower.prediction.request import Request
 from neuralpower.trace.followed import Recorded
-from neuralpower.trace.kept import packed, plain, recorded_in, unpacked
 from neuralpower.trace.question import Question
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from neuralpower.files.json_files import Declared, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.remembering import remembering
 from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
-from neuralpower.networks.shortened import blocks_in, shortened
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.explore.remembering import remembering
+from neuralpower.prediction.explore.shortened import blocks_in, shortened
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
 from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched

@@ -18,10 +18,10 @@ from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase
 from neuralpower.networks.sharding import Sharding, sharded
-from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
 from neuralpower.prediction.explore.engine_fit import check_ranks_of
 from neuralpower.prediction.explore.shallow import Passed, Run, Shallow
+from neuralpower.prediction.explore.shortened import shortened
 from neuralpower.prediction.memory.over_time import Lived, lived
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import one_micro_batch, serving_memories, stage_memories
