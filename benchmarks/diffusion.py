@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.prior import laws, with_few
 from benchmarks.teachers import diffusion, traces
+from benchmarks.train.prior import laws, with_few
 from neuralpower.api.loaded import LoadedPredictor, load
 from neuralpower.learn.prior import Law
 from neuralpower.learn.prior_files import shipped_prior

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import gpu_held_out, gpu_power, gpu_runs
+from benchmarks import gpu_held_out, gpu_runs
 from benchmarks.gpu_held_out import Errors
 from benchmarks.gpu_tables import SYSTEMS, Part, families, parts
+from benchmarks.train import gpu_power
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import Hardware
 

@@ -25,7 +25,7 @@ from neuralpower.networks.running import WAYS
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace.records import Trace
-from neuralpower.trace.tracer import trace
+from neuralpower.trace.tracer import Asked, trace_by
 
 LAYERS = (
     "num_hidden_layers",
@@ -192,7 +192,7 @@ def _traced(name: str, source: Source, ways: Any) -> Outcome:
     for make in (forward, prefill, decode):
         try:
             one = make()
-            found = trace(one.module, one.inputs.args, one.inputs.kwargs, ways=ways)
+            found = trace_by(ways, one.module, Asked(one.inputs.args, one.inputs.kwargs))
         except Exception as error:
             methods.append("-")
             failed.setdefault(_reason(error, name), []).append(make.__name__)

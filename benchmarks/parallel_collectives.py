@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.added_kinds import pooled
 from benchmarks.aiconfigurator import predicted, refit
 from benchmarks.gpu_held_out import Errors, joined
 from benchmarks.gpu_tables import SYSTEMS, Part, parts
-from benchmarks.relatives import columns_of_table
+from benchmarks.train.added_kinds import pooled
+from benchmarks.train.relatives import columns_of_table
 from neuralpower.data.dataset import Dataset
 from neuralpower.data.screening import screen
 from neuralpower.devices.spec import known_hardware

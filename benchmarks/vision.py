@@ -4,7 +4,7 @@ python -m benchmarks.vision PATH [--traces FILE]
 
 PATH holds timm/ (huggingface/pytorch-image-models, Apache-2.0); timm must be installed. Beside each error
 stands that of the bare sum of FLOP / peak + bytes / bandwidth over the same layers, which has no parameter.
-These rows taught the prior: `benchmarks.prior --held-out` has errors of families and devices held out.
+These rows taught the prior: `benchmarks.train.prior --held-out` has errors of families and devices held out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.prior import parser_of
+from benchmarks.train.prior import parser_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.learn.any_device import for_device

@@ -219,6 +219,7 @@ class _Named:
     use_cuda: bool | None = None
     cuda_: bool | None = None
     timed: bool = False
+    convention: str = "matmul"
 
 
 def profile(
@@ -229,15 +230,15 @@ def profile(
     verbose: bool = True,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    convention: str = "matmul",
     **named: Any,
 ) -> tuple[int, int]:
     """(FLOP, parameters) of one forward pass.
 
     `custom_ops` are thop's: for a module class, `f(module, inputs, output)` adds multiply-adds to
     `module.total_ops`, which replace those of its modules. `verbose` logs calls that could not be counted.
-    Keywords: `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and
-    `use_cuda`; `timed` also runs the network, and writes times (seconds) next to the work.
+    Keywords: `convention` says what counts as work, as for `neuralpower.profile`; `use_cuda` expects the
+    model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and `use_cuda`; `timed` also runs the
+    network, and writes times (seconds) next to the work.
 
     Raises InputError and ModelError as `neuralpower.profile`, and TypeError for another name.
     """
@@ -254,7 +255,7 @@ def profile(
         runtime=more.timed,
         repeat=5,
         warmup=2,
-        convention=convention,
+        convention=more.convention,
         custom=_rules(unwrapped(model), args, kwargs, custom_ops) if custom_ops else {},
         power="none",
     )

@@ -114,6 +114,22 @@ def option() -> dict[str, Any]:
     }
 
 
+def phase() -> dict[str, Any]:
+    """A prompt all of whose positions get logits, and one whose last does."""
+    model = "transformers:GPT2LMHeadModel?n_layer=1&n_embd=64&n_head=2"
+    sizes = ("--prompt", "16", "-b", "2", "--predictor", "nvidia-float32@nvidia-l4")
+    score, prefill = (printed("predict", model, "--phase", name, *sizes) for name in ("score", "prefill"))
+    loaded = neuralpower.load("nvidia-float32@nvidia-l4")
+    asked = neuralpower.Phase("score", prompt=16)
+    return {
+        "name": score["phase"],
+        "python": loaded.predict(model, phase=asked).phase,
+        "flops": score["flops"],
+        "prefill flops": prefill["flops"],
+        "refused": refusal(neuralpower.Phase("score", context=16).check),
+    }
+
+
 def device() -> dict[str, Any]:
     """The list of sheets, and a prediction by the sheet's name."""
     return {
@@ -168,5 +184,7 @@ def column() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    found = {one.__name__: one() for one in (kind, dtype, option, device, meter, platform, source, column)}
+    found = {
+        one.__name__: one() for one in (kind, dtype, option, phase, device, meter, platform, source, column)
+    }
     print(json.dumps({"package": neuralpower.__file__, **found}))

@@ -22,7 +22,9 @@ from tests.program import done
 from tests.tracked import ROOT, tracked
 
 PROGRAMS = [
-    file.stem for file in tracked("benchmarks/*.py") if 'if __name__ == "__main__":' in file.read_text()
+    ".".join(file.relative_to(ROOT / "benchmarks").with_suffix("").parts)
+    for file in (*tracked("benchmarks/*.py"), *tracked("benchmarks/train/*.py"))
+    if 'if __name__ == "__main__":' in file.read_text()
 ]
 GPT = "transformers:GPT2LMHeadModel?n_layer=1&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
 RUN = json.dumps(["zoo:deep_mnist", 1, None, "forward", None, {}])

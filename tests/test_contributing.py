@@ -93,6 +93,9 @@ def test_there_is_a_diff_for_everything_that_can_be_added() -> None:
         "networks/sources",
         "trace/passes",
         "prediction/rows.py",
+        "ask/words.py",
+        "networks/phases.py",
+        "networks/decoder.py",
         "measure/meters",
         "platforms",
     )
@@ -126,6 +129,16 @@ def test_an_option_is_a_flag_a_keyword_and_a_line_of_help(found: dict[str, Any])
     assert option["help"] and option["docstring"]
     assert option["command"] == option["python"] == "activation checkpointing of attention"
     assert option["refused"].startswith("selective: which parts checkpointing runs again")
+
+
+def test_a_phase_is_predicted_and_only_its_sizes_are_taken(found: dict[str, Any]) -> None:
+    phase = found["phase"]
+    assert phase["name"] == phase["python"] == "score"
+    # the head's product has a row for each of the 2 x 16 tokens; a prefill has one for each prompt, and the
+    # choice of its next token
+    more = 2 * 64 * 50257 * 2 * (16 - 1)
+    assert phase["flops"] - phase["prefill flops"] == pytest.approx(more, rel=1e-3)
+    assert phase["refused"].startswith("--context 16 belongs to --phase decode, not to score")
 
 
 def test_a_device_is_listed_and_predicted_by_name(found: dict[str, Any]) -> None:

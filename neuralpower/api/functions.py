@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import Keywords, NetworkProfile
-    from neuralpower.report.inspection import Check
+    from neuralpower.report.results.inspection import Check
     from neuralpower.serving.plan import Plan
     from neuralpower.serving.traffic import Traffic
     from neuralpower.traces.explanation import Explanation
@@ -590,7 +590,7 @@ def check(
         >>> found.usable, [row["line"] for row in found.refused]
         ({'linear': 1}, [3])
     """
-    from neuralpower.report import inspection
+    from neuralpower.report.results import inspection
 
     place = None if out is None else Path(out)
     return inspection.check(source, kind, columns, device, place, trust_code=trust_code)

@@ -12,29 +12,29 @@ from neuralpower.errors import InputError, unknown
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def keywords(what: str, given: Mapping[str, Any], table: Any, command: str = "") -> dict[str, Any]:
+def keywords(what: str, options: Mapping[str, Any], table: Any, command: str = "") -> dict[str, Any]:
     """The options under their names of today; a former name is read with a warning, for one version.
 
     Raises InputError for an unknown name, with the most likely one, and for a share called strict.
     """
-    known, found = options_of(table, command), dict(given)
+    known, named = options_of(table, command), dict(options)
     former = {old: name for name, option in known.items() for old in option.before.split()}
-    for old in [name for name in given if name in former and name not in known]:
-        if old == "strict" and not isinstance(found[old], bool):
+    for old in [name for name in options if name in former and name not in known]:
+        if old == "strict" and not isinstance(named[old], bool):
             raise InputError(
-                f"strict {found[old]!r:.40}: means two things; write min_coverage for the least coverage, or "
+                f"strict {named[old]!r:.40}: means two things; write min_coverage for the least coverage, or "
                 "require_plan=True for a network that must have a plan"
             )
         warnings.warn(f"{old} is now {former[old]}; the old name goes in 0.3", FutureWarning, stacklevel=5)
-        found[former[old]] = found.pop(old)
+        named[former[old]] = named.pop(old)
     check_names(
-        what, found, known, {word: name for name, one in known.items() for word in one.aliases.split()}
+        what, named, known, {word: name for name, one in known.items() for word in one.aliases.split()}
     )
-    for name, value in found.items():
+    for name, value in named.items():
         one = known[name]
         if one.what and one.meant is no_word and isinstance(value, str) and value not in one.words:
             raise unknown(one.what, value, one.words)
-    return found
+    return named
 
 
 def check_names(

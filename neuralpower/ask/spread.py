@@ -107,19 +107,19 @@ def fitted_in(options: Given, model: object) -> tuple[dict[str, Any], str]:
 
     Several devices without a layout get the usual one, and a note. Raises InputError for two that contradict.
     """
-    found = dict(options)
-    device, memory = found.get("device"), found.get("memory")
+    spread = dict(options)
+    device, memory = spread.get("device"), spread.get("memory")
     if is_size(device):
         if memory is not None:
             raise InputError(f"--device {device} and --memory {memory} both are a size; leave one out")
-        found |= {"device": None, "memory": device}
+        spread |= {"device": None, "memory": device}
     elif is_cluster(device):
-        if found.get("devices") is not None:
-            device_in(found)  # raises: both name devices
-        found |= {"device": None, "devices": device}
-    cluster, (layout, *_) = cluster_in(found), layouts_in(found)
+        if spread.get("devices") is not None:
+            device_in(spread)  # raises: both name devices
+        spread |= {"device": None, "devices": device}
+    cluster, (layout, *_) = cluster_in(spread), layouts_in(spread)
     if cluster is None or cluster.devices == 1 or not layout.alone:
-        return found, ""
-    found["layout"] = usual = cluster.usual_layout(found.get("phase") == "training")
-    others = f"neuralpower parallel {model} --devices {found['devices']}"
-    return found, f"no layout is given: {usual} is assumed. Others: {others}"
+        return spread, ""
+    spread["layout"] = usual = cluster.usual_layout(spread.get("phase") == "training")
+    others = f"neuralpower parallel {model} --devices {spread['devices']}"
+    return spread, f"no layout is given: {usual} is assumed. Others: {others}"

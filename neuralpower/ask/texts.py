@@ -83,15 +83,15 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def resolution(given: Any) -> tuple[int, int] | None:
+def resolution(size: Any) -> tuple[int, int] | None:
     """(width, height) for "1024x768", "1024" or (1024, 768), None for None; raises InputError."""
-    if given is None:
+    if size is None:
         return None
-    parts = re.split("[xX*]", given.strip()) if isinstance(given, str) else given
+    parts = re.split("[xX*]", size.strip()) if isinstance(size, str) else size
     numbers = [str(part).strip() for part in parts] if isinstance(parts, Iterable) else [str(parts)]
     sides = [int(part) if re.fullmatch("[0-9]{1,6}", part) else 0 for part in numbers]
     if len(sides) not in (1, 2) or min(sides) < 1:
-        raise InputError(f"--resolution {given!s:.40}: write WIDTHxHEIGHT in pixels, such as 1024x1024")
+        raise InputError(f"--resolution {size!s:.40}: write WIDTHxHEIGHT in pixels, such as 1024x1024")
     return sides[0], sides[-1]
 
 
@@ -138,13 +138,13 @@ def lengths(text: str | None, what: str = "lengths") -> tuple[int, ...] | None:
 
 def chunks(text: str) -> tuple[tuple[int, int], ...]:
     """((512, 0), (256, 1024)) for "512@0,256@1024"; raises InputError."""
-    found = []
+    pairs = []
     for part in names(text, "chunks") or ():
         match = re.fullmatch(r"([0-9]{1,9})@([0-9]{1,9})", part)
         if match is None:
             raise InputError(f"chunk {part!r:.40}: new@cached tokens; write 512@0,256@1024")
-        found.append((int(match[1]), int(match[2])))
-    return tuple(found)
+        pairs.append((int(match[1]), int(match[2])))
+    return tuple(pairs)
 
 
 def _lengths_in(file: Path, what: str) -> tuple[int, ...]:

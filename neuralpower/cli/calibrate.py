@@ -71,6 +71,11 @@ def calibrate(
         return
     if map_:
         raise InputError(f"--map {map_[0]} renames columns of --networks FILE, which is not given; add it")
+    _by_layers(source, samples, seed, out)
+
+
+def _by_layers(source: str, samples: int, seed: int, out: Path | None) -> None:
+    """Measure layers on this CPU, scale a predictor to them, and write it."""
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration

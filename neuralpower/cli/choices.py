@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -15,12 +16,46 @@ Words = Sequence[str] | Callable[[], Sequence[str]]
 LONGEST = 24  # longest list, in letters, that --help shows as the option's value
 
 
+@dataclass(frozen=True)
+class _Words:
+    """The words that an option takes: completed, and checked."""
+
+    what: str
+    words: Words
+    several: bool
+    meant: Callable[[str], str | None]
+
+    def listed(self) -> Sequence[str]:
+        return self.words() if callable(self.words) else self.words
+
+    def complete(self, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if self.several else ("", "", incomplete)
+        return [f"{before}{comma}{word}" for word in self.listed() if word.startswith(last)]
+
+    def check(self, context: typer.Context, value: Any) -> Any:
+        if value is None or context.resilient_parsing:
+            return value
+        return [*map(self._parted, value)] if isinstance(value, (list, tuple)) else self._parted(str(value))
+
+    def _parted(self, text: str) -> str:
+        if not self.several:
+            return self._word(text)
+        return ",".join(self._word(part.strip()) for part in text.split(",")) if text.strip() else text
+
+    def _word(self, text: str) -> str:
+        if not text or text in self.listed():
+            return text
+        word = self.meant(text)
+        if word is None:
+            raise unknown(self.what, text, self.listed())
+        return word
+
+
 def choice(
     what: str,
     words: Words,
     *names: str,
     help: str = "",
-    default: str = "",
     several: bool = False,
     meant: Callable[[str], str | None] = lambda text: None,
     **how: Any,
@@ -32,10 +67,10 @@ def choice(
         words: all values, or a function that lists them on demand.
         names: the option's names, such as "--phase".
         help: the help text; a list of words that is too long for the value column is added to it.
-        default: a sentence that says which value holds by default.
         several: whether the option accepts several words with commas.
         meant: maps another spelling, such as an alias, to a word; returns None for an unknown one.
-        how: further arguments of typer's `Option`; `kind=Argument` makes an argument.
+        how: further arguments of typer's `Option`; `kind=Argument` makes an argument, and `otherwise` is a
+            sentence for the help that says which value holds by default.
     """
     listed = () if callable(words) else tuple(words)
     shown = "|".join(listed)
@@ -43,36 +78,9 @@ def choice(
     how.setdefault("metavar", f"<{shown}>" if short else f"<{what.split()[0]}>")
     if listed and not short:
         help = f"{help.rstrip('.')}: {', '.join(listed)}."
-    help = f"{help} {default}".strip()
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        return [f"{before}{comma}{word}" for word in _listed(words) if word.startswith(last)]
-
-    def check(context: typer.Context, value: Any) -> Any:
-        if value is None or context.resilient_parsing:
-            return value
-        return [*map(parted, value)] if isinstance(value, (list, tuple)) else parted(str(value))
-
-    def parted(text: str) -> str:
-        if not several:
-            return one(text)
-        return ",".join(one(part.strip()) for part in text.split(",")) if text.strip() else text
-
-    def one(text: str) -> str:
-        if not text or text in _listed(words):
-            return text
-        found = meant(text)
-        if found is None:
-            raise unknown(what, text, _listed(words))
-        return found
-
-    kind = how.pop("kind", Option)
-    return kind(*names, help=help, callback=check, autocompletion=complete, **how)
-
-
-def _listed(words: Words) -> Sequence[str]:
-    return words() if callable(words) else words
+    help = f"{help} {how.pop('otherwise', '')}".strip()
+    option, kind = _Words(what, words, several, meant), how.pop("kind", Option)
+    return kind(*names, help=help, callback=option.check, autocompletion=option.complete, **how)
 
 
 def power_meters() -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def _flag(name: str, option: Option) -> Any:
     names = option.flags.split() or [f"--{name.replace('_', '-')}"]
     if option.what:
         words = option.words if option.listed else lambda: option.words
-        about: dict[str, Any] = {"help": option.help, "default": option.otherwise, "meant": option.meant}
+        about: dict[str, Any] = {"help": option.help, "otherwise": option.otherwise, "meant": option.meant}
         return choice(option.what, words, *names, several=option.several, **about, **how)
     if option.names:
         how["callback"], how["autocompletion"] = NAMED[option.names]

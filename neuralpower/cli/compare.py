@@ -61,9 +61,9 @@ def compare(
     form = form_of(asked["form"], asked["out"], asked["as_json"])
     stage("importing torch and transformers")
     from neuralpower.prediction.explore.compare import compare as compared
-    from neuralpower.report.explored import comparison_table
     from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
+    from neuralpower.report.results.explored import comparison_table
 
     parsing.check_plot(asked["plot"])
     check_out(asked["out"], form)
@@ -97,7 +97,7 @@ def _on_two_devices(model: str, asked: Compare) -> tuple[str, str, Compare]:
 
 def _rows(found: Comparison) -> Rows:
     """A row for each side: its time, and what it takes where options request that."""
-    from neuralpower.report.explored import footprint_columns
+    from neuralpower.report.results.explored import footprint_columns
 
     names, cells = footprint_columns(found)
     sides = zip((found.a, found.b), (found.a_s, found.b_s), cells, strict=True)

@@ -31,6 +31,19 @@ MERGED = examples(
 )
 REFUSED = 1  # exit code of a check that refuses rows
 AS_JSON = Option(False, "--json", help="Print the numbers as JSON.", rich_help_panel=OUTPUT)
+MAPS = Option(
+    [],
+    "--map",
+    help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more.",
+    rich_help_panel=INPUT,
+)
+USABLE_TO = Option(
+    None,
+    "--out",
+    "-o",
+    help="Write the usable rows to this folder, repeats averaged.",
+    rich_help_panel=OUTPUT,
+)
 
 
 @app.command(
@@ -105,25 +118,14 @@ def check(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    map_: list[str] = Option(
-        [],
-        "--map",
-        help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more.",
-        rich_help_panel=INPUT,
-    ),
+    map_: list[str] = MAPS,
     device: str | None = Option(
         None,
         help="The device that was measured, where no dataset.json says it.",
         autocompletion=completed_devices,
         rich_help_panel=INPUT,
     ),
-    out: Path | None = Option(
-        None,
-        "--out",
-        "-o",
-        help="Write the usable rows to this folder, repeats averaged.",
-        rich_help_panel=OUTPUT,
-    ),
+    out: Path | None = USABLE_TO,
     trust_code: TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -136,7 +138,7 @@ def check(
     columns = mapping(map_)
     if not is_file(source):
         parsing.check_named([source], "dataset")
-    from neuralpower.report import inspection
+    from neuralpower.report.results import inspection
 
     found = inspection.check(source, kind, columns, device, out, trust_code=trust_code)
     refused = len(found.refused)
@@ -161,7 +163,7 @@ def inspect(
 ) -> None:
     """Show a dataset: device, time span, noise, power, rows per kind, and kinds with too few rows."""
     dataset = _dataset(folder)
-    from neuralpower.report.inspection import inspection, inspection_json, read_tables
+    from neuralpower.report.results.inspection import inspection, inspection_json, read_tables
 
     tables = read_tables(dataset, trust_code)
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))

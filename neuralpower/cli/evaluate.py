@@ -86,8 +86,8 @@ def _measure(models: Sequence[str], asked: Evaluate) -> None:
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.report.measured import evaluation_json, evaluation_table
     from neuralpower.report.perfetto import write
+    from neuralpower.report.results.measured import evaluation_json, evaluation_table
 
     if asked["trace_file"] is not None:
         check_place(asked["trace_file"], "trace.json")
@@ -179,7 +179,7 @@ def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
     read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.prediction.measured import BEST, Asking, compare_measured, read_measurements
-    from neuralpower.report.measured import measured_json, measured_plot, measured_table
+    from neuralpower.report.results.measured import measured_json, measured_plot, measured_table
 
     names = list(texts.names(asked["predictor"], "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked["device"], trust_code=asked["trust_code"])

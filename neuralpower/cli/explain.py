@@ -45,7 +45,7 @@ def explain(
     check_out(asked["out"], form)
     stage("importing torch and transformers")
     from neuralpower.report.pictures import draw
-    from neuralpower.report.traces import explanation_page, explanation_table, shown_columns
+    from neuralpower.report.results.traces import explanation_page, explanation_table, shown_columns
     from neuralpower.traces.explanation import COLUMNS, explained, predictor_for
 
     stage(f"reading {trace.name}")

@@ -54,7 +54,7 @@ def _fit(model: str, asked: Fit, form: str) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.loaded import chosen, fitted
     from neuralpower.prediction.explore.verdict import DOES_NOT_FIT
-    from neuralpower.report.explored import fit_table
+    from neuralpower.report.results.explored import fit_table
 
     picture, named = asked["memory_picture"], asked["predictor"]
     check_out(asked["out"], form)
@@ -84,7 +84,7 @@ def _fit(model: str, asked: Fit, form: str) -> None:
 def _draw(passes: Sequence[Lived], found: fitting.Fit, path: Path) -> None:
     """Draw the memory over time of the pass with the highest peak."""
     from neuralpower.prediction.memory.over_time import fullest
-    from neuralpower.report.memory_pictures import write_memory
+    from neuralpower.report.results.memory_pictures import write_memory
 
     if not passes:
         raise InputError(

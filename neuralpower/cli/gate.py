@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Typer
 from typing_extensions import Unpack
@@ -16,6 +16,9 @@ from neuralpower.cli.output import say
 from neuralpower.cli.parsing import check_file
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
+
+if TYPE_CHECKING:
+    from neuralpower.prediction.explore.gate import Gate as Gated
 
 app = Typer()
 
@@ -50,32 +53,36 @@ def gate(
     stage("importing torch and transformers")
     from neuralpower.api.gates import asked_gate
     from neuralpower.files.atomic import replace_file
-    from neuralpower.report.gates import cells, gate_table, junit_text, summary, workflow_lines
+    from neuralpower.report.results.gates import junit_text, workflow_lines
 
-    found = asked_gate(models or (), baseline, asked, update=asked["update"])
+    gated = asked_gate(models or (), baseline, asked, update=asked["update"])
+    give(_answer(gated), form, asked["out"])
+    if asked["junit"] is not None:
+        replace_file(asked["junit"], junit_text(gated))
+    if asked["github"] and form != JSON:
+        for line in workflow_lines(gated):
+            say(line)
+    if not gated.passes:
+        raise Exit(1)
+
+
+def _answer(gated: Gated) -> Answer:
+    from neuralpower.report.results.gates import cells, gate_table, summary
 
     def rows() -> list[list[Any]]:
         names = "model metric before now growth limit holds".split()
         values = [
             [model.model, m.metric, m.before, m.now, m.growth, m.limit, m.holds]
-            for model in found.models
+            for model in gated.models
             for m in model.measures
         ]
         return [names, *values]
 
-    answer = Answer(
-        title="gate: passes" if found.passes else "gate: FAILS",
-        table=lambda: gate_table(found, marked=True),
-        json=found.to_json,
+    return Answer(
+        title="gate: passes" if gated.passes else "gate: FAILS",
+        table=lambda: gate_table(gated, marked=True),
+        json=gated.to_json,
         rows=rows,
-        shown=lambda: cells(found),
-        lead=lambda: [*summary(found)],
+        shown=lambda: cells(gated),
+        lead=lambda: [*summary(gated)],
     )
-    give(answer, form, asked["out"])
-    if asked["junit"] is not None:
-        replace_file(asked["junit"], junit_text(found))
-    if asked["github"] and form != JSON:
-        for line in workflow_lines(found):
-            say(line)
-    if not found.passes:
-        raise Exit(1)

@@ -34,7 +34,7 @@ def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
     from neuralpower.api.loaded import laid
-    from neuralpower.report.layouts import layouts_table
+    from neuralpower.report.results.layouts import layouts_table
 
     check_out(asked["out"], form)
     trained = parsing.predictor(asked["predictor"], cluster.spec.slug, asked["dtype"])

@@ -130,7 +130,7 @@ def check_plot(file: Path | None) -> None:
 
 def check_memory_picture(file: Path | None, alone: bool) -> None:
     """Raise InputError if memory over time cannot be drawn or written; `alone`: on one device."""
-    from neuralpower.report import memory_pictures
+    from neuralpower.report.results import memory_pictures
 
     if file is None:
         return

@@ -30,7 +30,7 @@ def plan(model: Model, **asked: Unpack[Plan]) -> None:
     check_out(asked["out"], form)
     stage("importing torch and transformers")
     from neuralpower.api.serving import asked_plan
-    from neuralpower.report.served import plan_page, plan_table
+    from neuralpower.report.results.served import plan_page, plan_table
 
     given: dict[str, Any] = {name: asked.get(name) for name in options_of(Planning)}
     found = asked_plan(model, given)

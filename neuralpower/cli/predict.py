@@ -91,7 +91,7 @@ def _make_quick(later: Sequence[Callable[[], None]]) -> None:
 def _check_limits(prediction: Prediction, asked: Predict) -> None:
     """Raise Exit with code 1 where a value is above its limit; say which."""
     from neuralpower.prediction.explore.gate import values_of
-    from neuralpower.report.gates import exceeded
+    from neuralpower.report.results.gates import exceeded
 
     if above := exceeded(values_of(prediction), ceilings_in(asked)):
         tell(f"Limits: {'; '.join(above)}")
@@ -115,7 +115,7 @@ def _give(
     if asked["plot"] is not None:
         draw(prediction_page(prediction, stages, trained), asked["plot"])
     if asked["memory_picture"] is not None:
-        from neuralpower.report.memory_pictures import of_stages, write_memory
+        from neuralpower.report.results.memory_pictures import of_stages, write_memory
 
         one = of_stages(prediction.model, stages, trained.platform)
         write_memory(one, prediction.memory, asked["memory_picture"])

@@ -31,7 +31,7 @@ def rank(model: Model, **asked: Unpack[Rank]) -> None:
     from neuralpower.api.ranked import asked_rank
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw
-    from neuralpower.report.ranked import rank_cells, rank_page, rank_table, skipped_lines
+    from neuralpower.report.results.ranked import rank_cells, rank_page, rank_table, skipped_lines
 
     found = asked_rank(model, asked["device"], asked)
     if asked["plot"] is not None:

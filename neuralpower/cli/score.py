@@ -49,7 +49,7 @@ def score(
     from neuralpower.layers.base import FORWARD
     from neuralpower.prediction.explore.score import score as scored
     from neuralpower.prediction.explore.score import warnings_of
-    from neuralpower.report.explored import score_table
+    from neuralpower.report.results.explored import score_table
 
     trained = parsing.predictor(asked["predictor"], asked["device"])
     stage("scoring the candidates")

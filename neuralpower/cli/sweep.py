@@ -38,9 +38,9 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.loaded import LoadedPredictor, swept
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.report.explored import sweep_table
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
+    from neuralpower.report.results.explored import sweep_table
 
     parsing.check_plot(asked["plot"])
     parsing.check_file(asked["csv"], "points.csv")

@@ -32,7 +32,7 @@ def traffic(model: Model, **asked: Unpack[Traffic]) -> None:
     check_out(asked["out"], form)
     stage("importing torch and transformers")
     from neuralpower.api.serving import asked_traffic
-    from neuralpower.report.served import traffic_page, traffic_table
+    from neuralpower.report.results.served import traffic_page, traffic_table
 
     given: dict[str, Any] = {name: asked.get(name) for name in options_of(Serving)}
     found = asked_traffic(model, asked["device"], asked["predictor"], given)

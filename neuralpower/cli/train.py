@@ -55,21 +55,21 @@ def train_predictor(
     from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
-    from neuralpower.report.training import kinds_table, notes_of, regressors_table, sentence, warnings_of
+    from neuralpower.report.results import training as shown
 
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # checked before minutes of training
     stage("training the regressors")
     trained = train(data, learner, jobs, trust_code=trust_code)
     if not quiet and trained.predictor.regressors:
-        say(regressors_table(trained) if verbose else kinds_table(trained))
-    for line in warnings_of(trained):
+        say(shown.regressors_table(trained) if verbose else shown.kinds_table(trained))
+    for line in shown.warnings_of(trained):
         tell(line)
-    for line in notes_of(trained, verbose):
+    for line in shown.notes_of(trained, verbose):
         tell(line)
     if learner == "lasso" and not quiet:
         for key in trained.predictor.regressors:
             say(formula(trained.predictor, key))
     write_predictor(trained.predictor, target)
     tell(f"predictor: {target}")
-    say(sentence(trained))
+    say(shown.sentence(trained))

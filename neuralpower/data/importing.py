@@ -278,8 +278,8 @@ NETWORK_FIELDS: Mapping[str, str] = {
 
 def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, str]]:
     """(Header, two rows, what each column holds) of a layer kind."""
+    from neuralpower.layers import Draw
     from neuralpower.layers.rows import defaults, field_names, to_row
-    from neuralpower.layers.sweep import Draw
 
     usual = defaults(kind)
     needed = [name for name in field_names(kind) if name not in usual]

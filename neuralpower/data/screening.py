@@ -86,32 +86,13 @@ def screen(
     The rows' slow-downs refer to the dataset's `sentinel_s`; `hardware` says what no row can exceed. Raises
     DatasetError where a column that the kind needs is missing.
     """
-    import pandas as pd
-
     from neuralpower.layers import KINDS
-    from neuralpower.layers.columns import as_columns, fingerprint
+    from neuralpower.layers.columns import as_columns
 
     layer_kind = KINDS[kind]
     _check_columns(kind, layer_kind, table)
     reasons = np.full(len(table), "", dtype=object)
-
-    def reject(where: Any, reason: str) -> None:
-        reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
-
-    if "status" in table:
-        status = np.char.lower(_words(table["status"], "ok").astype(str))
-        for value in sorted(set(status) - {"ok"}):
-            reject(status == value, f"status {value}")
-    columns = _fields(layer_kind, table, reject)
-    runtime = _runtime(table)
-    for reason, found in unusable(runtime).items():
-        reject(found, reason)
-    layer = as_columns(layer_kind, columns)
-    _reject_impossible(layer, runtime, hardware, reject)
-    power = _power(table, runtime, hardware, reject)
-    if "config_id" in table:  # of a collection, whose rows are never alike; others' repeats are averaged
-        identity = pd.DataFrame({"config": fingerprint(layer), "s": runtime, "usable": reasons == ""})
-        reject(identity.duplicated(keep="first"), "repeats an earlier row")
+    columns, runtime, power = _read(layer_kind, table, hardware, reasons)
     keep = reasons == ""
     blank = table.isna().all(axis=1).to_numpy()
     known = sentinel_s is not None and "sentinel_s" in table
@@ -130,6 +111,34 @@ def screen(
         np.fmax(np.nan_to_num(_optional(table, "repeats")), 1.0)[keep],
         _spread(table)[keep],
     )
+
+
+def _read(
+    kind: type[Layer], table: pd.DataFrame, hardware: Hardware | None, reasons: np.ndarray
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """(The layers' fields, seconds, watts) of all rows; those not usable get their reason in `reasons`."""
+    import pandas as pd
+
+    from neuralpower.layers.columns import as_columns, fingerprint
+
+    def reject(where: Any, reason: str) -> None:
+        reasons[np.asarray(where, dtype=bool) & (reasons == "")] = reason
+
+    if "status" in table:
+        status = np.char.lower(_words(table["status"], "ok").astype(str))
+        for value in sorted(set(status) - {"ok"}):
+            reject(status == value, f"status {value}")
+    columns = _fields(kind, table, reject)
+    runtime = _runtime(table)
+    for reason, rows in unusable(runtime).items():
+        reject(rows, reason)
+    layer = as_columns(kind, columns)
+    _reject_impossible(layer, runtime, hardware, reject)
+    power = _power(table, runtime, hardware, reject)
+    if "config_id" in table:  # of a collection, whose rows are never alike; others' repeats are averaged
+        identity = pd.DataFrame({"config": fingerprint(layer), "s": runtime, "usable": reasons == ""})
+        reject(identity.duplicated(keep="first"), "repeats an earlier row")
+    return columns, runtime, power
 
 
 def metered(rows: Rows) -> np.ndarray:

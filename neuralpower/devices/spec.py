@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.devices.names import device_words, folded, matching
 from neuralpower.dtypes import PEAK, PEAKS
 from neuralpower.errors import InputError, close, unknown
-from neuralpower.files.json_files import json_text, read_json, shown
+from neuralpower.files.json_files import Declared, json_text, read_json, shown
 from neuralpower.files.paths import check_regular, is_file
 
 if TYPE_CHECKING:
@@ -86,8 +86,11 @@ REQUIRED_FIELDS = ("schema", "name", "class", "values")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceSpec:
+class DeviceSpec(Declared):
     """One sheet; `slug` is its file's name."""
+
+    in_json = "schema name class=device_class vendor year aliases chip values"
+    schema = SCHEMA
 
     name: str
     slug: str
@@ -140,18 +143,6 @@ class DeviceSpec:
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
             **links,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "class": self.device_class,
-            "vendor": self.vendor,
-            "year": self.year,
-            "aliases": list(self.aliases),
-            "chip": self.chip,
-            "values": {key: {"value": v.value, "source": v.source} for key, v in self.values.items()},
-        }
 
 
 def known_specs() -> dict[str, Path]:

@@ -27,7 +27,7 @@ from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.explore.fit import assumed
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.memory.peak import training_memory
-from neuralpower.trace.recipe import TRAINING, Loss
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.step_lifetimes import training_lifetimes
 
 LAUNCHED = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch` sets
@@ -75,7 +75,6 @@ def largest_batch(
     device: str | None = None,
     memory: str | float | None = None,
     at_most: int | None = None,
-    loss: Loss | None = None,
     precision: str | int | None = None,
     **settings: Any,
 ) -> int:
@@ -88,9 +87,9 @@ def largest_batch(
         device: "h100", "cpu", ...; by default the GPU that torch uses, else this machine's memory.
         memory: instead of the device's: "24GB", or bytes.
         at_most: the largest size to try.
-        loss: of the output; by default its `loss`, or the mean square of its first tensor.
         precision: as Lightning or Accelerate names it: "bf16-mixed", "bf16-true", "fp16", "no", ...
-        **settings: `optimizer`, `accumulation`, `checkpointing`, as of `training_lifetimes`.
+        **settings: `loss` of the output, by default its `loss`, or the mean square of its first tensor;
+            `optimizer`, `accumulation`, `checkpointing`, as of `training_lifetimes`.
 
     Raises:
         InputError: no tensor in the sample, an unknown device or precision, or a step that cannot be
@@ -101,7 +100,7 @@ def largest_batch(
     args, kwargs = _called_with(sample)
     size_here = batch_of(sample)
     left_bytes, platform = _room(device, memory)
-    settings = {"loss": loss, "platform": platform, **settings_of(precision), **settings}
+    settings = {"platform": platform, **settings_of(precision), **settings}
 
     def bytes_at(size: int) -> float:
         if at_most is not None and size > at_most:

@@ -42,7 +42,7 @@ def predicted(request: pytest.FixtureRequest) -> Callable[..., Prediction]:
     def predicted_within(model: Any, inputs: Any = None, **more: Any) -> Prediction:
         import neuralpower
         from neuralpower.prediction.explore.gate import values_of
-        from neuralpower.report.gates import exceeded
+        from neuralpower.report.results.gates import exceeded
 
         try:
             ceilings = ceilings_in(limits)

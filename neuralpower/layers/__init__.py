@@ -7,7 +7,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import BY_OPERATOR, KINDS, Layer, layer_kind
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
-from neuralpower.layers.operands import Bytes
+from neuralpower.layers.operands import OWN, Bytes
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.traits import KindLaw
@@ -21,6 +21,7 @@ for _name in sorted(KINDS):  # whichever file imports which
 __all__ = [
     "BY_OPERATOR",
     "KINDS",
+    "OWN",
     "Bytes",
     "Call",
     "Described",

@@ -29,12 +29,12 @@ from neuralpower.layers import (
 )
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.tensors import check_output
+from neuralpower.layers.tensors import check_output, is_channels_last
 from neuralpower.layers.terms import ceil_to, floor_div
 from neuralpower.layers.training import Args, Named, keeps_inputs
 from neuralpower.layers.traits import Traits, by_code, of_product, only, steps
 from neuralpower.layers.views import bytes_terms
-from neuralpower.layers.windowed import Windowed, image, is_channels_last
+from neuralpower.layers.windowed import Windowed, image
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = (*ARGUMENTS[:5], "output_padding", "groups", "dilation")
@@ -315,18 +315,7 @@ class Convolution(Windowed):
             kernel = draw.choice((3, 3, 3, 5, 5, 7, 9))
             outer = groups = inner
         elif style == "grouped":
-            way = draw.choice(("number", "number", "width", "width", "wide"))
-            if way == "number":
-                groups = draw.choice((2, 3, 4, 8, 16, 32, 64))
-                sides = [draw.size(2, max(1024 // groups, 8)) for _ in range(2)]
-            elif way == "width":
-                sides = [draw.choice((4, 8, 8, 16, 24, 32, 64))] * 2
-                groups = max(inner // sides[0], 2)
-            else:  # a few wide groups, mostly of single pixels, as in squeezed transformers' projections
-                groups, sides = draw.choice((2, 4, 4, 8)), [draw.size(64, 1024) for _ in range(2)]
-                kernel = draw.choice((1, 1, 3))
-            inner, outer = groups * sides[0], groups * sides[1]
-            outer = inner if draw.chance(0.6) else outer
+            groups, inner, outer, kernel = _grouped(draw, inner, kernel)
         tokens = style == "dense" and len(cls.axes) == 1 and draw.chance(0.4)
         if tokens:  # projections of transformers, written as convolutions
             kernel, stride, inner, outer = 1, 1, draw.size(64, 4096), draw.size(64, 4096)
@@ -358,6 +347,22 @@ class Convolution(Windowed):
             channels_last=last and math.prod(sizes) > 1,
             **cls.fields_of({"in": sizes, **{name: [n] * len(cls.axes) for name, n in alike.items()}}),
         )
+
+
+def _grouped(draw: Draw, channels: int, kernel: int) -> tuple[int, int, int, int]:
+    """(Groups, input channels, output channels, kernel) of a grouped convolution."""
+    way = draw.choice(("number", "number", "width", "width", "wide"))
+    if way == "number":
+        groups = draw.choice((2, 3, 4, 8, 16, 32, 64))
+        sides = [draw.size(2, max(1024 // groups, 8)) for _ in range(2)]
+    elif way == "width":
+        sides = [draw.choice((4, 8, 8, 16, 24, 32, 64))] * 2
+        groups = max(channels // sides[0], 2)
+    else:  # a few wide groups, mostly of single pixels, as in squeezed transformers' projections
+        groups, sides = draw.choice((2, 4, 4, 8)), [draw.size(64, 1024) for _ in range(2)]
+        kernel = draw.choice((1, 1, 3))
+    inner, outer = groups * sides[0], groups * sides[1]
+    return groups, inner, inner if draw.chance(0.6) else outer, kernel
 
 
 @layer_kind("conv1d", "aten.conv1d", "aten.conv_tbc")

@@ -18,10 +18,10 @@ from neuralpower.late import F, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, Hardware, KindLaw, View, Views, layer_kind
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.rows import to_row
-from neuralpower.layers.tensors import first
+from neuralpower.layers.tensors import first, is_channels_last
 from neuralpower.layers.traits import Traits, by_code, steps
 from neuralpower.layers.views import by_function, bytes_terms
-from neuralpower.layers.windowed import Windowed, image, is_channels_last
+from neuralpower.layers.windowed import Windowed, image
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
 NAME = re.compile(rf"({'|'.join(FUNCTIONS)})_pool(\d)d")

@@ -118,3 +118,9 @@ def strided(layer: Layer, elements: int, run: int, device: torch.device, *, dens
     if rows == 1 or not dense:
         return layer.tensor(stretches, 2 * run, device=device)[:, :run]
     return layer.tensor(stretches // rows, rows, run, device=device).transpose(0, 1)
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Whether x [batch, channels, *sizes] lies in memory with its channels side by side."""
+    many = x.shape[1] > 1 and x.numel() > x.shape[0] * x.shape[1]
+    return many and x.stride(1) == 1 and not x.is_contiguous()

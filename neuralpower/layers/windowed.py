@@ -76,12 +76,6 @@ def _reader(axes: tuple[str, ...], name: str) -> Callable[[object], tuple[Any, .
     return attrgetter(first, *others) if others else lambda layer: (getattr(layer, first),)
 
 
-def is_channels_last(x: Tensor) -> bool:
-    """Whether x [batch, channels, *sizes] lies in memory with its channels side by side."""
-    many = x.shape[1] > 1 and x.numel() > x.shape[0] * x.shape[1]
-    return many and x.stride(1) == 1 and not x.is_contiguous()
-
-
 def image(layer: Any, batch: int, channels: int, sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """A random x [batch, channels, *sizes], in the memory format of `layer`."""
     if layer.channels_last:

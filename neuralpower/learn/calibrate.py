@@ -17,7 +17,10 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import FORWARD
+from neuralpower.learn.keys import Key
+from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.whole_networks import fit_factors
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.collect import PRESETS
@@ -133,34 +136,43 @@ def calibrate(
     if after > before - ROUNDING:
         factors, errors[1], after = np.ones(len(keys)), errors[0], before
     excess = np.median(errors[1] ** 2) / 0.455 - np.median(estimates.deviation[known]) ** 2  # median of chi^2
-    system = float(np.sqrt(max(excess, 0.0)))
-    regressors = {
-        key: replace(
-            r,
-            factor=r.factor * factor,
-            short=r.short * factor,
-            measured=None,
-            spread=r.spread.widened(system),
-        )
-        for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
-    }
+    wider = float(np.sqrt(max(excess, 0.0)))
     about = {**predictor.dataset, "calibrated_from": predictor.name, "calibrated_with": int(known.sum())}
     rates = {COPIED: None, FRESH: None, PRODUCTS: {}, **reached}
     about["hardware"] = {**(about.get("hardware") or {}), **cpu.to_json(), **rates}
-    speed = predictor.speed
-    if speed and predictor.sentinel_s:
-        usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
-        ratios = [t.sentinel_again_s / t.sentinel_s for t in timings if t.sentinel_again_s]
-        again_s = usual_s * float(np.median(ratios)) if ratios else None
-        speed = msgspec.structs.replace(speed, sentinel_s=usual_s, again_s=again_s)
     adapted = replace(
         predictor,
         device=cpu.name,
-        regressors=regressors,
+        regressors=_scaled(predictor, factors, wider),
         sentinel_s=sentinel_s,
-        speed=speed,
+        speed=_speed(predictor, timings, sentinel_s),
         dataset=about,
         power=None,  # times give no information on this machine's power
         hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None, **rates),
     )
     return Calibration(adapted, int(known.sum()), before, after)
+
+
+def _scaled(predictor: Predictor, factors: np.ndarray, wider: float) -> dict[Key, Regressor]:
+    """The regressors times `factors`, [regressors], with bounds wider by the deviation `wider` (a log)."""
+    return {
+        key: replace(
+            r,
+            factor=r.factor * factor,
+            short=r.short * factor,
+            measured=None,
+            spread=r.spread.widened(wider),
+        )
+        for (key, r), factor in zip(predictor.regressors.items(), factors.tolist(), strict=True)
+    }
+
+
+def _speed(predictor: Predictor, timings: Sequence[Timing], sentinel_s: float) -> NetworkSpeed | None:
+    """The predictor's speeds with the sentinel of this machine."""
+    speed = predictor.speed
+    if not speed or not predictor.sentinel_s:
+        return speed
+    usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
+    ratios = [t.sentinel_again_s / t.sentinel_s for t in timings if t.sentinel_again_s]
+    again_s = usual_s * float(np.median(ratios)) if ratios else None
+    return msgspec.structs.replace(speed, sentinel_s=usual_s, again_s=again_s)

@@ -66,20 +66,11 @@ def calibrate_by_networks(
     if rows:
         totals, refused = read_totals(pd.DataFrame(rows), start.law.hardware, trust_code=trust_code)
         totals = [replace(total, line=rows[total.line - 2]["line"]) for total in totals]
-        rejected += [replace(one, line=rows[one.line - 2]["line"]) for one in refused]
+        rejected += [replace(row, line=rows[row.line - 2]["line"]) for row in refused]
     with named(file):
         totals, waiting = _on_the_device(start, totals)
-    rejected += waiting
-    names = {total.model for total in totals}
-    if len(names) < FEWEST:
-        every = [*reasons(rejected)]
-        why = "".join(f"; {line}" for line in every[:SHOWN])
-        why += f"; {len(every) - SHOWN} more reasons" if len(every) > SHOWN else ""
-        text = (
-            f"{len(names)} usable network{'' if len(names) == 1 else 's'}, {FEWEST} of different names needed"
-        )
-        raise InputError(f"{file}: {text}{why}")
-    with named(file):
+        rejected += waiting
+        _check_enough(totals, rejected, file)
         taught = teach(start, totals)
     found = taught_by(start, taught)
     about = {
@@ -95,6 +86,17 @@ def calibrate_by_networks(
         "calibrated_with": taught.networks,
     }
     return ByNetworks(replace(found, dataset=about), taught, tuple(rejected))
+
+
+def _check_enough(totals: Sequence[Total], rejected: Sequence[Rejected], file: Path) -> None:
+    """Raise InputError, with the reasons of rejected rows, for fewer than FEWEST networks."""
+    count = len({total.model for total in totals})
+    if count < FEWEST:
+        every = [*reasons(rejected)]
+        why = "".join(f"; {line}" for line in every[:SHOWN])
+        why += f"; {len(every) - SHOWN} more reasons" if len(every) > SHOWN else ""
+        text = f"{count} usable network{'' if count == 1 else 's'}, {FEWEST} of different names needed"
+        raise InputError(f"{file}: {text}{why}")
 
 
 def _on_the_device(start: Predictor, totals: Sequence[Total]) -> tuple[list[Total], list[Rejected]]:

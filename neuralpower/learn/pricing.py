@@ -11,11 +11,10 @@ import numpy as np
 
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import PredictorError
-from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers import KINDS, Draw, Hardware, Layer, columns_of
 from neuralpower.layers.base import FORWARD, GRADIENT
 from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.rows import LARGEST, defaults, field_names
-from neuralpower.layers.sweep import Draw
 from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
 from neuralpower.learn.estimates import (

@@ -14,7 +14,7 @@ SHIPPED = Path(__file__).with_name("prior.json")
 
 @functools.cache
 def shipped_prior() -> Prior:
-    """The prior of all accelerators; benchmarks/prior.py makes it."""
+    """The prior of all accelerators; benchmarks/train/prior.py makes it."""
     return msgspec.json.decode(SHIPPED.read_bytes(), type=Prior)
 
 

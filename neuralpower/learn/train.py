@@ -84,18 +84,32 @@ def train(
         raise unknown("learner", learner, LEARNERS)
     datasets = _agreed(merge([datasets] if isinstance(datasets, Dataset) else datasets))
     rows = _read(datasets, trust_code)
+    platform, first = _platform(datasets), datasets[0]
     pooled = len(rows.devices) > 1
-    platform, first, rejected = _platform(datasets), datasets[0], rows.rejected
     hardware = Hardware(platform=platform.name) if pooled else rows.reached(hardware_from(first.meta))
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
     if not (alone := bool(rows.totals) and not rows.work):
         _check_enough(rows, first)
     fitted = _fitted(rows, learner, jobs, launched, show)
+    about = _about(datasets, rows, platform)
+    if alone and (start := by_prior(hardware, first.device)) is not None:
+        return _moved(start, rows, first, about)
+    return _joined(rows, fitted, hardware, learner, first, about)
+
+
+def _joined(
+    rows: Read,
+    fitted: dict[str, dict[Key, Regressor]],
+    hardware: Hardware,
+    learner: str,
+    first: Dataset,
+    about: Mapping[str, Any],
+) -> Trained:
+    """The regressors as a predictor, corrected by whole networks, if there are any."""
+    pooled, rejected = len(rows.devices) > 1, rows.rejected
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
-    if alone and (start := by_prior(hardware, first.device)) is not None:
-        return _moved(start, rows, first, _about(datasets, rows, platform))
-    if alone:
+    if alone := bool(telling) and not rows.work:
         with named(first.path):
             fitted[RUNTIME], telling, relative, left_out = train_totals(telling, hardware, rejected)
         rejected += left_out
@@ -105,7 +119,7 @@ def train(
         hardware=None if pooled else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
         rooflines=fit_rooflines(rows.work, hardware),
-        dataset=_about(datasets, rows, platform),
+        dataset=about,
         learner=_learner(learner, fitted[RUNTIME]) if pooled else learner,
         name=first.name,
         sentinel_s=first.sentinel_s,

@@ -43,7 +43,6 @@ def _shallow(value: Any) -> Any:
 
 
 def cache_bytes(cache: Any) -> int:
-    """Bytes of all tensors of a cache."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_within(cache))
 
 

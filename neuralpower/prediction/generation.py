@@ -122,9 +122,22 @@ def predict_generation(
         whole = replace(whole, parallel=whole_of(first.parallel, nodes, grown.weights, whole))
         memories = [one for work in ends if (one := predicted(work).memory) is not None]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
-    asked = grown.asked
+    generation = _generation(grown, [first, *nodes], whole, decode, joules)
+    saved = nodes[0].savings if nodes else first.savings
+    return replace(whole, phase=GENERATE, memory=memory, generation=generation, savings=saved)
+
+
+def _generation(
+    grown: Grown,
+    predicted: Sequence[Prediction],
+    whole: Prediction,
+    decode: Interval | None,
+    joules: Interval | None,
+) -> Generation:
+    """What its tokens take: of a prefill and steps as `predicted`, and all steps together."""
+    asked, (first, *nodes) = grown.asked, predicted
     count = asked.batch_size * asked.new_tokens
-    generation = Generation(
+    return Generation(
         prompt=asked.prompt,
         new_tokens=asked.new_tokens,
         time_to_first_token_s=first.runtime_s,
@@ -140,8 +153,6 @@ def predict_generation(
         lengths=asked.lengths,
         predicted=len(nodes),
     )
-    saved = nodes[0].savings if nodes else first.savings
-    return replace(whole, phase=GENERATE, memory=memory, generation=generation, savings=saved)
 
 
 def whole_of(

@@ -19,9 +19,9 @@ from neuralpower.networks.passes import Pass
 from neuralpower.networks.sameness import is_current, loaded, network_of
 from neuralpower.prediction.case import devices_part
 from neuralpower.prediction.kept_sizes import LENGTHS, Size, at, sizes_to_follow, solved
+from neuralpower.prediction.plain_passes import packed, plain, recorded_in, unpacked
 from neuralpower.prediction.request import Request
 from neuralpower.trace.followed import Recorded
-from neuralpower.trace.kept import packed, plain, recorded_in, unpacked
 from neuralpower.trace.question import Question
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class KeptNetwork:
         return found if found is not None and is_current(found) else None
 
     def keep_facts(self, source: Source, shape: Any) -> None:
-        """Keep these."""
         facts = {"name": str(source.name), "batch": source.batch_size(None, shape), "loaded": loaded()}
         keep(self.folder, self._facts_key(shape), facts, TRACES)
 

@@ -1,9 +1,9 @@
 """A kept pass as a function of its batch and its length: a few are followed, all others are worked out.
 
-The passes are trees of plain values (`trace.kept`). Where they differ, they must differ in numbers alone, and
-each number must be a form of the sizes (`prediction.sums`). The last pass is held out: it must come out as
-it was followed, value by value. Between the passes, and nowhere else, any other follows. Mixtures have no
-such function: how many experts a batch reaches follows no form.
+The passes are trees of plain values (`prediction.plain_passes`). Where they differ, they must differ in
+numbers alone, and each number must be a form of the sizes (`prediction.sums`). The last pass is held out: it
+must come out as it was followed, value by value. Between the passes, and nowhere else, any other follows.
+Mixtures have no such function: how many experts a batch reaches follows no form.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.prediction.plain_passes import plain, recorded_in
 from neuralpower.prediction.sums import Form, Solver
 from neuralpower.trace.followed import Recorded
-from neuralpower.trace.kept import plain, recorded_in
 from neuralpower.trace.lifetimes import Storage, on_library
 
 Size = tuple[int, int | None]  # batch, and tokens of each sample: of a context in a decode step

@@ -171,7 +171,7 @@ def _type(mixture: str, most: str, place: _Place) -> str:
 
 
 def _value(mixture: str, place: _Place) -> str:
-    found = {
+    larger = {
         "q2_k": "q4_k" if place.shared else "q3_k",
         "q2_k_s": "q4_k" if place.shared else "",
         "q3_k_m": "q5_k" if place.at < 2 else "q4_k",
@@ -188,7 +188,7 @@ def _value(mixture: str, place: _Place) -> str:
     if place.experts == EIGHT_EXPERTS:
         return "q8_0"
     large = place.layers == LARGE_LAYERS and place.shared
-    return "q5_k" if large and (found or MIXTURES[mixture]) in ("q3_k", "q4_k") else found
+    return "q5_k" if large and (larger or MIXTURES[mixture]) in ("q3_k", "q4_k") else larger
 
 
 def _key(mixture: str, place: _Place) -> str:

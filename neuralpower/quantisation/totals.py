@@ -77,7 +77,7 @@ def totals(
     scheme: Scheme, weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matrices]
 ) -> Quantised:
     """The effect of the scheme on these weights."""
-    own = sizes(weights, forms, matrices)
+    stored = sizes(weights, forms, matrices)
     numbers, bytes_, plain = Counter[str](), Counter[str](), Counter[str]()
     stays: dict[str, None] = {}
     covered: set[str] = set()
@@ -86,7 +86,7 @@ def totals(
         if form is not None and form.quantises:
             words = described(form)
             numbers[words] += weight.numbers
-            bytes_[words] += own[weight.name]
+            bytes_[words] += stored[weight.name]
             covered.add(_starred(weight.module))
         elif len(weight.shape) > 1:
             stays[_starred(weight.module)] = None
@@ -95,7 +95,7 @@ def totals(
     return Quantised(
         name=scheme.name,
         words=_words(scheme, numbers),
-        bytes=sum(own.values()),
+        bytes=sum(stored.values()),
         plain_bytes=sum(weight.bytes for weight in weights),
         parts=tuple(parts),
         left_out=tuple(path for path in stays if path not in covered),

@@ -80,7 +80,6 @@ def counted(number: int, one: str) -> str:
 
 
 def bounded(value: Interval, unit: str) -> str:
-    """A value with its bounds."""
     return f"{quantity(value.value, unit)} ({quantity(value.low, unit)} to {quantity(value.high, unit)})"
 
 

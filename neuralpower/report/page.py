@@ -235,18 +235,20 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("neuralpower.report"),
         autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
-    found.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
-    found.filters["base64"] = lambda data: base64.b64encode(data).decode()
-    found.globals["table"] = lambda header, rows, right=None: "\n".join(markdown.table(header, rows, right))
-    return found
+    environment.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
+    environment.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
+    environment.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    environment.globals["table"] = lambda header, rows, right=None: "\n".join(
+        markdown.table(header, rows, right)
+    )
+    return environment
 
 
 def _letters(text: str) -> Markup:

@@ -263,19 +263,19 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
     """Leaves with a slice for each wait of the device, in the levels that its neighbours share."""
-    found: list[Leaf] = []
+    joined: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
         if leaf.slice.start_ns > end:
             seconds = (leaf.slice.start_ns - end) / 1e9
             args = _short({"idle_s": seconds, "energy_j": None if idle_w is None else idle_w * seconds})
-            before = found[-1].levels if found else leaf.levels[:1]
+            before = joined[-1].levels if joined else leaf.levels[:1]
             pairs = zip(before, leaf.levels, strict=False)  # the shorter ends it
             shared = tuple(level for level, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-            found.append(Leaf(shared, Slice(WAIT, "idle", end, leaf.slice.start_ns, args)))
-        found.append(leaf)
+            joined.append(Leaf(shared, Slice(WAIT, "idle", end, leaf.slice.start_ns, args)))
+        joined.append(leaf)
         end = leaf.slice.end_ns
-    return found
+    return joined
 
 
 def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | None = None) -> list[Slice]:

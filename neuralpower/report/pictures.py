@@ -176,13 +176,13 @@ def roofline(p: Prediction, predictor: Predictor | None) -> XY:
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
     """The last names of each path, the fewest that distinguish it from the others."""
-    found = {}
+    names = {}
     for path in paths:
         parts = path.split(".")
         ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
         others = [f".{other}" for other in paths if other != path]
-        found[path] = next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), path)
-    return found
+        names[path] = next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), path)
+    return names
 
 
 def _memory_over_time(stages: Sequence[Stage | Omitted], predictor: Predictor) -> Iterator[XY]:
@@ -327,14 +327,14 @@ class Swept:
             name: len({getattr(p, name) for p in points}) > 1
             for name in ("predictor", "dtype", "seq_len", "layout")
         }
-        found: dict[str, list[SweepPoint]] = {}
+        grouped: dict[str, list[SweepPoint]] = {}
         for p in points:
             length = f"length {p.seq_len}" if many["seq_len"] and not self.along_length else ""
             layout = p.layout if many["layout"] and not self.along_ranks else ""
             own = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "")
             parts = (*own, length, layout)
-            found.setdefault(" ".join(filter(None, parts)) or p.device, []).append(p)
-        return {name: sorted(some, key=self.size) for name, some in found.items()}
+            grouped.setdefault(" ".join(filter(None, parts)) or p.device, []).append(p)
+        return {name: sorted(some, key=self.size) for name, some in grouped.items()}
 
     def text(self, p: SweepPoint) -> str:
         length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
@@ -446,7 +446,7 @@ def sweep_page(result: Sweep) -> Page:
 
     Raises InputError if no point has a latency.
     """
-    from neuralpower.report.explored import point_columns
+    from neuralpower.report.results.explored import point_columns
 
     known = [point for point in result.points if point.runtime_s is not None]
     if not known:

@@ -15,15 +15,15 @@ from neuralpower.prediction.explore.rank import Ranking
 from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.prediction import Prediction, Tree
 from neuralpower.prediction.tree import Branch
-from neuralpower.report.explored import comparison_table, fit_table, point_columns, sweep_table
 from neuralpower.report.grid import as_asked, head_lines, letters, listed, percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, bounded, counted, quantity
 from neuralpower.report.page import render
-from neuralpower.report.ranked import rank_columns, rank_table
+from neuralpower.report.results.explored import comparison_table, fit_table, point_columns, sweep_table
+from neuralpower.report.results.ranked import rank_columns, rank_table
+from neuralpower.report.results.traces import explanation_table, shown_columns
 from neuralpower.report.tables import Figure as Figure
 from neuralpower.report.tables import bounds, figures, prediction_table, row_columns, row_name, rows_by
-from neuralpower.report.traces import explanation_table, shown_columns
 from neuralpower.traces.explanation import Explanation
 
 if TYPE_CHECKING:

@@ -56,13 +56,13 @@ def bounds(name: str, value: Interval, unit: str) -> Figure:
 def figures(p: Prediction) -> list[Figure]:
     """The headline numbers of a prediction, as far as they are known."""
     known = (("latency", p.runtime_s, "s"), ("energy", p.energy_j, "J"), ("power", p.power_w, "W"))
-    found = [bounds(name, value, unit) for name, value, unit in known if value is not None]
+    shown = [bounds(name, value, unit) for name, value, unit in known if value is not None]
     if p.memory is not None:
         m = p.memory
         span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
-        found.append(Figure("memory", binary(m.value_bytes), span))
+        shown.append(Figure("memory", binary(m.value_bytes), span))
     return [
-        *found,
+        *shown,
         Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")),
         Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"),
     ]

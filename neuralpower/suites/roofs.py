@@ -26,7 +26,7 @@ from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
 from neuralpower.profiling.stopwatch import Clock
 from neuralpower.report.number_format import quantity
-from neuralpower.suites.steps import SHARE, elapsed_s, free_bytes, machine_name
+from neuralpower.suites.steps import elapsed_s, free_bytes, machine_name, tensor_room
 
 # By compute capability, for a multiprocessor; NVIDIA's architecture white papers. Lanes are for float32.
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}
@@ -182,8 +182,8 @@ def matmul_benchmark(
         raise InputError(f"tf32 with {dtype} on {device}: {rule}")
     used = allowed if tf32 is None else tf32
     needed, free = 3 * size**2 * kind.itemsize, free_bytes(place)
-    if free is not None and needed > SHARE * free:
-        side = int((SHARE * free / 3 / kind.itemsize) ** 0.5)
+    if free is not None and needed > (most := tensor_room(free)):
+        side = int((most / 3 / kind.itemsize) ** 0.5)
         room = f"needs {quantity(needed, 'B')}, {quantity(free, 'B')} are free"
         raise OutOfMemory(f"matmul of {size}: {room}; --size {side} fits")
     clock = clock_of(place)

@@ -32,8 +32,6 @@ def by_request(layer: Layer) -> bool:
 
 @dataclass(frozen=True)
 class RequestLayer:
-    """A layer that works request by request."""
-
     example: Layer
     window: int  # keys that a query sees at most; 0: all
     count: float = 0.0  # calls in a pass

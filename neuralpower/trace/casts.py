@@ -71,13 +71,13 @@ def not_blind() -> Iterator[None]:
         yield
 
 
-def _as_of_a_cpu(own: Callable[..., None]) -> Callable[..., None]:
+def _as_of_a_cpu(rule: Callable[..., None]) -> Callable[..., None]:
     """Make automatic casts of any device those of a CPU's tensors, in that device's usual type."""
 
     def make(
         block: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        own(block, "cpu", dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
+        rule(block, "cpu", dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
 
     return make
 

@@ -23,8 +23,7 @@ from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -58,14 +57,14 @@ def _pass(one: Pass, question: Question) -> Followed:
     return replace(found, work=_stepped(one, found.work, question))
 
 
-def record(one: Pass, question: Question) -> Recorded:
+def record(asked: Pass, question: Question) -> Recorded:
     """Follow one pass or step; one that asks for values has no lifetimes, and a note that says so.
 
     Raises as `follow`.
     """
-    found = _recorded(one, question)
-    idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
-    notes = [note for note in (one.inputs.note, idle) if note]
+    traced = _recorded(asked, question)
+    idle = traced.idle if asked.name == FORWARD else ""  # other passes leave the encoder out, as they should
+    notes = [note for note in (asked.inputs.note, idle) if note]
     lifetimes = None
     if question.phase != FORWARD:
         settings: dict[str, Any] = {
@@ -74,15 +73,15 @@ def record(one: Pass, question: Question) -> Recorded:
             "autocast": question.autocast,
         }
         if question.phase == TRAINING:
-            settings |= settings_of(question.recipe) | {"holds_output": one.inputs.labelled}
+            settings |= settings_of(question.recipe) | {"holds_output": asked.inputs.labelled}
             settings["compiled"] = question.run == COMPILE and question.layout.alone
-            notes += frozen(one.module)
+            notes += frozen(asked.module)
         try:
-            lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            lifetimes = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, **settings)
             notes += [lifetimes.note] if lifetimes.note else []
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
-    return Recorded(one, found, Outline.of(one.module), lifetimes, tuple(notes))
+    return Recorded(asked, traced, Outline.of(asked.module), lifetimes, tuple(notes))
 
 
 def frozen(module: nn.Module) -> list[str]:
@@ -121,19 +120,19 @@ def of_calls(one: Pass, question: Question) -> Trace:
     return applied(_recorded(one, question), question, OF_CALLS)
 
 
-def _recorded(one: Pass, question: Question) -> Trace:
+def _recorded(asked: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     Samples of different lengths follow from two traces near their mean length.
     """
-    if one.longer is not None:
-        shorter = of_calls(replace(one, longer=None), question)
-        return each_length(shorter, of_calls(one.longer, question), one)
-    inputs = one.inputs
+    if asked.longer is not None:
+        shorter = of_calls(replace(asked, longer=None), question)
+        return each_length(shorter, of_calls(asked.longer, question), asked)
+    inputs = asked.inputs
     try:
         with cast_rules(question.platform):
-            found = trace(
-                one.module,
+            traced = trace(
+                asked.module,
                 inputs.args,
                 inputs.kwargs,
                 training=question.phase != FORWARD,
@@ -143,8 +142,8 @@ def _recorded(one: Pass, question: Question) -> Trace:
             )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    said = () if one.sharding is None else one.sharding.notes
-    return repeating(replace(found, about=shape_of(one), granted=(*found.granted, *said)), inputs)
+    said = () if asked.sharding is None else asked.sharding.notes
+    return repeating(replace(traced, about=shape_of(asked), granted=(*traced.granted, *said)), inputs)
 
 
 def repeating(traced: Trace, inputs: Inputs) -> Trace:
@@ -156,13 +155,13 @@ def repeating(traced: Trace, inputs: Inputs) -> Trace:
     return replace(traced, picture=picture, granted=granted)
 
 
-def shape_of(one: Pass) -> PassShape:
+def shape_of(asked: Pass) -> PassShape:
     """The shape of a trace's pass."""
-    windows = {} if one.name == FORWARD else windows_of(one.module)
-    placed = placed_experts(one.module)
-    if one.step is not None:  # the passes of a prompt make it
-        return PassShape(PREFILL, one.batch_size, one.tokens, 0, windows, placed, one.step.sequences)
-    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
+    windows = {} if asked.name == FORWARD else windows_of(asked.module)
+    placed = placed_experts(asked.module)
+    if asked.step is not None:  # the passes of a prompt make it
+        return PassShape(PREFILL, asked.batch_size, asked.tokens, 0, windows, placed, asked.step.sequences)
+    return PassShape(asked.name, asked.batch_size, asked.tokens, asked.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:

@@ -101,5 +101,4 @@ def in_loop(call: LayerCall) -> LayerCall:
 
 @lru_cache(2**12)
 def layer_in_loop(layer: Layer) -> Layer:
-    """The layer as a loop makes it."""
     return replace(layer, recurs=True)

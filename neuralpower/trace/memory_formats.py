@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
-from neuralpower.layers.windowed import is_channels_last
+from neuralpower.layers.tensors import is_channels_last
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.source import Source

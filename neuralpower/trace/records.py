@@ -129,9 +129,6 @@ class Savings:
             f"{abs(fewer) / size:.3g} {unit} {more} memory traffic"
         )
 
-    def to_json(self) -> dict[str, object]:
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class PassShape:

@@ -34,6 +34,17 @@ from neuralpower.trace.routing import ROUTING, Routing
 from neuralpower.trace.undisturbed import own_caches, unchanged, undisturbed, unwrapped
 
 
+class Asked(NamedTuple):
+    """Inputs and settings of a trace, as `trace` takes them."""
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    training: bool | None = False
+    loss: Callable[[Any], Any] | None = None
+    autocast: torch.dtype | None = None
+    routing: Routing = ROUTING
+
+
 def trace(
     model: nn.Module,
     args: Sequence[Any] = (),
@@ -43,27 +54,30 @@ def trace(
     loss: Callable[[Any], Any] | None = None,
     autocast: torch.dtype | None = None,
     routing: Routing = ROUTING,
-    ways: Ways = WAYS,
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
     The module is left as it was found (state dict, mode, hooks, attributes, random state), also after an
     error. Inputs may be on any device; their values matter only to the last of three ways: meta tensors, fake
-    tensors, a real run on the CPU. `ways` says which are tried. `training` is the mode during the pass: None
-    leaves every module in its own, and autograd functions then make gradients where the caller has them
-    enabled. `autocast` is the low precision that products are cast to, as by `torch.autocast`, to which meta
-    tensors are blind, as to a model's own. `routing` says how many experts of a mixture are reached.
+    tensors, a real run on the CPU. `training` is the mode during the pass: None leaves every module in its
+    own, and autograd functions then make gradients where the caller has them enabled. `autocast` is the low
+    precision that products are cast to, as by `torch.autocast`, to which meta tensors are blind, as to a
+    model's own. `routing` says how many experts of a mixture are reached.
 
     Raises:
         ModelError: the forward raises in all ways, and the message quotes it; or it cannot be followed.
         InputError: tensors that are not dense, or an output without a loss.
     """
+    return trace_by(WAYS, model, Asked(args, kwargs, training, loss, autocast, routing))
+
+
+def trace_by(ways: Ways, model: nn.Module, asked: Asked) -> Trace:
+    """As `trace`, by these ways alone, in their order; raises as it does."""
     model = unwrapped(model)
-    kwargs = dict(kwargs or {})
+    inputs = tuple(asked.args), dict(asked.kwargs or {})
     with users_code(f"{type(model).__name__} cannot be followed"):
-        check_followable(model, (args, kwargs))
-    ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
-    asked = _Asked(tuple(args), kwargs, training, loss, autocast, routing)
+        check_followable(model, inputs)
+    ways = [(method, run) for method, run in ways if method != "meta" or asked.autocast is None]
     # autograd functions -> why their backward pass is derived from their forward
     derived: dict[Any, str] = {}
     autograd = False
@@ -76,23 +90,12 @@ def trace(
             continue
         own = [error for error in map(raised, traced) if isinstance(error, OwnBackwardError)]
         if not own:
-            raise _untraced(model, traced[-1] if traced else None, (args, kwargs))
+            raise _untraced(model, traced[-1] if traced else None, inputs)
         derived.update({error.key: str(error) for error in own})
 
 
-class _Asked(NamedTuple):
-    """Inputs and settings of a trace."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    training: bool | None
-    loss: Callable[[Any], Any] | None
-    autocast: torch.dtype | None
-    routing: Routing
-
-
 def _followed(
-    model: nn.Module, asked: _Asked, ways: Ways, derived: dict[Any, str], autograd: bool
+    model: nn.Module, asked: Asked, ways: Ways, derived: dict[Any, str], autograd: bool
 ) -> Trace | list[ModelError]:
     """The trace by the first way that succeeds, else the errors of all; raises what no way avoids."""
     notes: list[str] = []
@@ -106,7 +109,7 @@ def _followed(
         casts = not_blind() if method == "meta" else contextlib.nullcontext()
         try:
             with users_code(forward), _prepared(model, training, asked.autocast), recorder.attached(), casts:
-                recorder.follow(run, asked.args, asked.kwargs, asked.loss)
+                recorder.follow(run, tuple(asked.args), dict(asked.kwargs or {}), asked.loss)
         except BoundError as error:
             raise BoundError(f"{type(model).__name__}: {error}") from error
         except ModelError as error:  # no other way avoids these errors

@@ -10,9 +10,9 @@ from neuralpower.prediction.footprint import Each
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
-from neuralpower.report.explored import SHORT
 from neuralpower.report.number_format import binary, plain, quantity, unit_of
 from neuralpower.report.page import Cell, Part, Section, Table
+from neuralpower.report.results.explored import SHORT
 from neuralpower.web.answers import Answer, Failure, Point
 from neuralpower.web.traffic import Curve, Served
 from neuralpower.web.view import View

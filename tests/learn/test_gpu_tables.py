@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import gpu_held_out, gpu_power, gpu_predictors
+from benchmarks import gpu_held_out
 from benchmarks.gpu_tables import SYSTEMS, Part, dataset, parts, products
+from benchmarks.train import gpu_power, gpu_predictors
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import KINDS
 from neuralpower.layers.columns import as_columns

@@ -20,7 +20,7 @@ from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.transformers import configuration_source
 from neuralpower.trace.records import Trace
-from neuralpower.trace.tracer import trace
+from neuralpower.trace.tracer import Asked, trace_by
 
 TOKENS = 16
 HEADS = 8
@@ -123,7 +123,7 @@ def problems(model_type: str, kind: Any, ranks: int = 2) -> list[str] | None:
 
 def _traced(source: Source, request: InputRequest, layout: Layout) -> Trace:
     one: Any = asked_of(source, request, Phase(), sharding=Sharding(layout))
-    return trace(one.module, one.inputs.args, one.inputs.kwargs, ways=WAYS[:2])  # never with numbers
+    return trace_by(WAYS[:2], one.module, Asked(one.inputs.args, one.inputs.kwargs))  # never with numbers
 
 
 def _products(found: Trace) -> dict[str, list[tuple[Layer, int]]]:
@@ -176,7 +176,7 @@ def _cache(source: Source, ranks: int) -> list[str]:
     sizes = []
     for layout in (Layout(), Layout(tensor=ranks)):
         one: Any = asked_of(source, InputRequest(1), Phase.decode(1, TOKENS), sharding=Sharding(layout))
-        trace(one.module, one.inputs.args, one.inputs.kwargs, ways=WAYS[:2])
+        trace_by(WAYS[:2], one.module, Asked(one.inputs.args, one.inputs.kwargs))
         sizes.append(one.cache_bytes)
     whole, part = sizes
     # states of recurrent blocks may stay whole beside keys and values that are split

@@ -16,7 +16,7 @@ from neuralpower.networks.running import WAYS
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace.records import Trace
-from neuralpower.trace.tracer import trace
+from neuralpower.trace.tracer import Asked, trace, trace_by
 
 NETS = """
 import torch
@@ -92,7 +92,7 @@ def traced(source: Source, batch: int | None = None, ways: Any = WAYS) -> Trace:
     model = source.build("meta")
     inputs = source.inputs(model, InputRequest(source.batch_size(batch)), "meta")
     assert all(parameter.is_meta for parameter in model.parameters())
-    return trace(model, inputs.args, inputs.kwargs, ways=ways)
+    return trace_by(ways, model, Asked(inputs.args, inputs.kwargs))
 
 
 def products(found: Trace) -> int:
@@ -275,7 +275,7 @@ def test_types_that_pytorch_refuses_are_refused_without_values(
         module.eval()(*args)
     for way in WAYS[:2]:
         with pytest.raises(InputError):
-            trace(module, args, ways=(way,))
+            trace_by((way,), module, Asked(args))
     model = resolve(module).build("meta")
     with pytest.raises(InputError) as caught:
         trace(model, args)
@@ -296,7 +296,7 @@ def test_types_that_pytorch_refuses_are_refused_without_values(
 def test_types_that_pytorch_takes_are_taken(module: nn.Module, args: tuple[Tensor, ...]) -> None:
     module.eval()(*args)
     for way in WAYS[:2]:
-        trace(module, args, ways=(way,))
+        trace_by((way,), module, Asked(args))
 
 
 # ---- fields of a configuration ----

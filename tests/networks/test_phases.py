@@ -31,7 +31,7 @@ from neuralpower.prediction.rows import Interval
 from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing
-from neuralpower.trace.tracer import trace, trace_call
+from neuralpower.trace.tracer import Asked, trace, trace_by, trace_call
 
 TINY = "num_hidden_layers=2&hidden_size=64&num_attention_heads=4&num_key_value_heads=2&intermediate_size=128"
 LLAMA = f"transformers:LlamaForCausalLM?{TINY}&vocab_size=500"
@@ -202,8 +202,8 @@ def test_a_grown_cache_is_the_one_that_a_pass_over_the_context_leaves(model: str
 @pytest.mark.parametrize("model", [LLAMA, WINDOWED, MIXED, HYBRID, PAIR, BART])
 def test_a_step_traced_on_meta_is_the_one_that_runs_on_the_cpu(model: str) -> None:
     one = one_pass(model, Phase.decode(context=20), batch=2)
-    on_shapes = trace(one.module, (), one.inputs.kwargs, ways=(("meta", on_meta),))
-    for_real = trace(one.module, (), one.inputs.kwargs, ways=(("cpu", on_cpu),))
+    on_shapes = trace_by((("meta", on_meta),), one.module, Asked((), one.inputs.kwargs))
+    for_real = trace_by((("cpu", on_cpu),), one.module, Asked((), one.inputs.kwargs))
     assert Counter(on_shapes.layers) == Counter(for_real.layers)
 
 

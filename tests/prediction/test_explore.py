@@ -33,8 +33,8 @@ from neuralpower.prediction.explore.sweep import Grid, SweepPoint, pareto, sweep
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
-from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.number_format import binary
+from neuralpower.report.results.explored import fit_table, sweep_table
 from neuralpower.trace.tracer import trace
 from tests.asking import requested
 from tests.program import done, run

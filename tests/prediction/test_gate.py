@@ -17,7 +17,7 @@ import neuralpower
 from neuralpower.ask.limits import METRICS, ceilings_in, limits_in
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.prediction.explore.gate import Gate
-from neuralpower.report.gates import gate_table, junit_text, workflow_lines
+from neuralpower.report.results.gates import gate_table, junit_text, workflow_lines
 from tests.program import done, run
 
 T4 = {"device": "t4", "input_shape": (32, 32, 32)}

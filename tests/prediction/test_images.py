@@ -21,10 +21,10 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.explore.largest_picture import LargestPicture, largest_picture
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.request import Request
-from neuralpower.report.explored import picture_lines, point_columns
 from neuralpower.report.glance import glance, parallel_lines
 from neuralpower.report.number_format import plain
-from neuralpower.report.ranked import rank_columns
+from neuralpower.report.results.explored import picture_lines, point_columns
+from neuralpower.report.results.ranked import rank_columns
 from tests.networks.test_diffusion import folder
 
 

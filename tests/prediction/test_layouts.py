@@ -23,7 +23,7 @@ from neuralpower.prediction.explore.fit import fit
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
 from neuralpower.prediction.footprint import Terms
 from neuralpower.prediction.prices import Price
-from neuralpower.report.layouts import command, layouts_table
+from neuralpower.report.results.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe
 from tests.asking import requested
 

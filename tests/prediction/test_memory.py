@@ -22,8 +22,7 @@ from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.lifetimes import Lifetimes, Storage
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
-from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 NVIDIA = platform_named("nvidia")

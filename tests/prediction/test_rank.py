@@ -16,7 +16,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.prediction.explore import rank as ranking
 from neuralpower.prediction.explore.rank import Ranking, chance_of_first
 from neuralpower.prediction.rows import Interval
-from neuralpower.report.ranked import rank_cells, rank_page, rank_table, skipped_lines
+from neuralpower.report.results.ranked import rank_cells, rank_page, rank_table, skipped_lines
 from tests.program import done
 
 NET = "zoo:deep_mnist"

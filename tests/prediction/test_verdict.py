@@ -23,7 +23,7 @@ from neuralpower.prediction.explore.remedies import CHANGES, ENOUGH, Situation, 
 from neuralpower.prediction.explore.verdict import COVERED, probability_of, verdict_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.request import Request
-from neuralpower.report.explored import fit_table
+from neuralpower.report.results.explored import fit_table
 from tests.asking import requested
 from tests.program import done, run
 

@@ -15,7 +15,8 @@ from neuralpower.platforms import CPU
 from neuralpower.prediction.memory.over_time import Lived, lived
 from neuralpower.prediction.timeline import Omitted
 from neuralpower.report.charts import Areas, BarSeries
-from neuralpower.report.memory_pictures import (
+from neuralpower.report.page import Table, html_text
+from neuralpower.report.results.memory_pictures import (
     LARGEST,
     POINTS,
     check_memory_picture,
@@ -23,7 +24,6 @@ from neuralpower.report.memory_pictures import (
     of_stages,
     write_memory,
 )
-from neuralpower.report.page import Table, html_text
 from neuralpower.report.svg_charts import drawing
 from neuralpower.trace.lifetimes import ACTIVATIONS, WEIGHTS, Storage
 from neuralpower.trace.step_lifetimes import training_lifetimes

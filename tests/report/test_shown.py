@@ -17,7 +17,7 @@ import neuralpower
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.report.explored import comparison_table, fit_table, sweep_table
+from neuralpower.report.results.explored import comparison_table, fit_table, sweep_table
 from neuralpower.report.tables import prediction_table
 from tests.program import done
 

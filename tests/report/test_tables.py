@@ -39,9 +39,9 @@ from neuralpower.prediction.prediction import LAUNCHES, Prediction, joined
 from neuralpower.prediction.rows import Interval, Row, with_shares
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.profiling import profile
-from neuralpower.report.explored import comparison_table, sweep_table
 from neuralpower.report.grid import at_most, grid
 from neuralpower.report.number_format import bar, binary, many, share
+from neuralpower.report.results.explored import comparison_table, sweep_table
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace
 

@@ -12,7 +12,14 @@ import pytest
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.screening import Rejected
 from neuralpower.learn.train import Trained, train
-from neuralpower.report.training import alike, kinds_table, notes_of, sentence, skipped_lines, warnings_of
+from neuralpower.report.results.training import (
+    alike,
+    kinds_table,
+    notes_of,
+    sentence,
+    skipped_lines,
+    warnings_of,
+)
 
 
 def table(factor: float = 1.0, **columns: object) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.report.page import html_text
-from neuralpower.report.served import plan_page, plan_table, traffic_page, traffic_table
+from neuralpower.report.results.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Target
 from neuralpower.serving.policies import host_of

@@ -20,7 +20,7 @@ from neuralpower.trace import tracer
 from neuralpower.trace.described import FLOPS_PER_BYTE
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.tracer import trace, trace_call
+from neuralpower.trace.tracer import Asked, trace, trace_by, trace_call
 from tests.beit import small_beit
 
 TINY_GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
@@ -541,5 +541,5 @@ def test_a_large_network_is_not_run_with_values_to_see_an_error_again(
     monkeypatch.setattr(tracer, "on_cpu", on_cpu)
     ways = [*WAYS[:2], ("cpu", on_cpu)]
     with pytest.raises(ModelError, match="2 axes are too few"):
-        trace(Faulty(features), (torch.ones(2, features, device="meta"),), ways=ways)
+        trace_by(ways, Faulty(features), Asked((torch.ones(2, features, device="meta"),)))
     assert bool(seen) == drawn

@@ -44,7 +44,7 @@ from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.tracer import trace
+from neuralpower.trace.tracer import Asked, trace, trace_by
 from tests.beit import small_beit
 
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ def test_an_input_asks_for_no_gradient_and_what_depends_on_a_weight_does() -> No
 @pytest.mark.parametrize(("way", "run"), WAYS)
 def test_an_input_that_requires_a_gradient_gets_one(way: str, run: Run) -> None:
     net, x = Net(lambda net, x: net.two(torch.exp(x))), torch.empty(4, 8, requires_grad=True)
-    found = trace(net, (x,), training=True, ways=[(way, run)])
+    found = trace_by([(way, run)], net, Asked((x,), training=True))
     assert shares(found) == [("elementwise", 1.0), ("linear", 1.0)]
 
 
@@ -114,7 +114,7 @@ def test_what_a_model_runs_without_gradients_asks_for_none(disabled: Any, way: s
             x = net.one(x)
         return net.two(x)
 
-    t = trace(Net(frozen), (torch.empty(4, 8),), training=True, loss=default_loss, ways=[(way, run)])
+    t = trace_by([(way, run)], Net(frozen), Asked((torch.empty(4, 8),), training=True, loss=default_loss))
     assert shares(t)[:2] == [("linear", 0.0), ("linear", 0.5)]
 
 
@@ -132,7 +132,7 @@ class Product(torch.autograd.Function):
 def test_what_an_autograd_function_runs_has_a_backward_pass(way: str, run: Run) -> None:
     apply = vars(torch.autograd.Function)["apply"]
     net = Net(lambda net, x: Product.apply(net.one(x), net.two.weight))
-    t = trace(net, (torch.empty(4, 8),), training=True, loss=default_loss, ways=[(way, run)])
+    t = trace_by([(way, run)], net, Asked((torch.empty(4, 8),), training=True, loss=default_loss))
     assert shares(t)[:2] == [("linear", 0.5), ("matmul", 1.0)]
     assert vars(torch.autograd.Function)["apply"] is apply
 
@@ -210,7 +210,7 @@ def test_the_optimizer_steps_over_the_parameters_that_get_a_gradient(
     got = [p.numel() for p in network.parameters() if p.grad is not None]
     assert got
     x = torch.empty(4, 8, device=META)
-    t = trace(Net(function), (x,), training=True, loss=default_loss, ways=((way, run),))
+    t = trace_by([(way, run)], Net(function), Asked((x,), training=True, loss=default_loss))
     assert [numbers for _, numbers in t.trained] == got
     *_, step = training_tasks(t, Recipe("adam", "loop"), known)
     assert step.layer == Optimizer(function="adam", tensors=len(got), elements=sum(got))

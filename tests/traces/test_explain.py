@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.report.page import html_text
-from neuralpower.report.traces import explanation_page, explanation_table
+from neuralpower.report.results.traces import explanation_page, explanation_table
 from neuralpower.traces import calls, stream
 from neuralpower.traces.causes import CAUSES
 from neuralpower.traces.explanation import COLUMNS, Explanation, explained, predictor_for

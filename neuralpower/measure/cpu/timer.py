@@ -94,7 +94,6 @@ class Timing:
 
     @property
     def faults_per_call(self) -> float:
-        """Page faults of a call."""
         return sum(self.faults) / max(len(self.faults), 1)
 
     def at_mean_faults(self, fault_s: float) -> Timing:

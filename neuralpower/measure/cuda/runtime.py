@@ -237,7 +237,7 @@ class NvmlCondition:
         def current(modes: Sequence[int]) -> bool:  # of (current, pending)
             return bool(modes[0])
 
-        found = {
+        facts = {
             "driver": ask("nvmlSystemGetDriverVersion", convert=text),
             "limit_w": ask("nvmlDeviceGetEnforcedPowerLimit", handle, convert=watts),  # as set
             "limit_default_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", handle, convert=watts),
@@ -249,7 +249,7 @@ class NvmlCondition:
             "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_SM),
             "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_MEM),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def _read(self, function: Callable[..., Any], *args: Any) -> int | None:
         try:

@@ -66,9 +66,6 @@ class Exchanges:
         random.Random(self.seed).shuffle(order)
         return [one for one in order if one[0] != "send_recv" or self.ranks == 2]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 # ---- Start the ranks of an exchange, read what rank 0 measures, and end them all, however it goes ----
 
@@ -98,7 +95,7 @@ def measured(
         DeviceError: a rank ended or hangs; one line that names it and the exchange.
     """
     order, taken = asked.order(), Measured()
-    request = {**asked.to_json(), "order": order, "patience_s": patience_s}
+    request = {**asdict(asked), "order": order, "patience_s": patience_s}
     with (
         tempfile.TemporaryDirectory() as folder,
         _started(asked.ranks, Path(folder), request, module) as ranks,

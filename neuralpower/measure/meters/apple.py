@@ -75,10 +75,10 @@ class AppleMeter(Meter):
         except Exception as error:
             raise MeterUnavailable("meter_lost", f"apple: {error}; use --power none") from None
         middle = (before + self.clock_ns()) // 2
-        found = []
+        readings = []
         for domain, names in self.parts.items():
             known = [value for name in names if (value := getattr(told, name, None)) is not None]
             energy_j = self.counters[domain].advance(sum(map(int, known)) if known else None)
             if energy_j is not None or not domain.startswith("dram"):
-                found.append(Reading(domain, energy_j, None, middle))
-        return found
+                readings.append(Reading(domain, energy_j, None, middle))
+        return readings

@@ -43,7 +43,7 @@ class BatteryMeter(Meter):
 
     def read(self) -> list[Reading]:
         """Watts of each, None where it does not say; raises MeterUnavailable while one is plugged in."""
-        found = []
+        readings = []
         for battery in self.batteries:
             before = self.clock_ns()
             status = text_in(battery / "status")
@@ -51,8 +51,8 @@ class BatteryMeter(Meter):
                 text = f"battery: {battery.name} is {status.lower() or 'gone'}, so that others give the power"
                 raise MeterUnavailable("plugged_in", f"{text}; unplug it, or choose another meter")
             watts = _watts(battery)
-            found.append(Reading(battery.name, None, watts, (before + self.clock_ns()) // 2))
-        return found
+            readings.append(Reading(battery.name, None, watts, (before + self.clock_ns()) // 2))
+        return readings
 
 
 def _batteries(root: Path) -> list[Path]:

@@ -34,15 +34,15 @@ class IntelMeter(Meter):
 
     def open(self) -> None:
         """Find the card's counter; raises MeterUnavailable."""
-        found = [
+        cards = [
             (str((chip / "device").resolve()), chip, counter)
             for chip in chips(self.root, *DRIVERS)
             if (counter := _counter(chip)) is not None
         ]
-        if self.index >= len(found):
-            text = f"intel: {len(found)} cards with an energy counter under {self.root}, and no {self.device}"
+        if self.index >= len(cards):
+            text = f"intel: {len(cards)} cards with an energy counter under {self.root}, and no {self.device}"
             raise MeterUnavailable("gpu_not_found", f"{text}; choose one of them, or --power none")
-        _, chip, self.file = sorted(found)[self.index]
+        _, chip, self.file = sorted(cards)[self.index]
         limit_uw = number_in(file, "intel") if (file := chip / "power1_max").exists() else None
         self.limit_w = limit_uw / 1e6 if limit_uw else None
         self.counter = Counter(1e-6)

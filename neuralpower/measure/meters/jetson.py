@@ -53,11 +53,11 @@ class JetsonMeter(Meter):
 
     def read(self) -> list[Reading]:
         """Watts of each rail, None where a file has no number; raises MeterUnavailable."""
-        found = []
+        readings = []
         for label, files in self.rails.items():
             before = self.clock_ns()
             milli = [number_in(file, "jetson") for file in files]
             volts, amperes = (None if value is None else value / 1e3 for value in milli)
             watts = None if volts is None or amperes is None else volts * amperes
-            found.append(Reading(label, None, watts, (before + self.clock_ns()) // 2))
-        return found
+            readings.append(Reading(label, None, watts, (before + self.clock_ns()) // 2))
+        return readings

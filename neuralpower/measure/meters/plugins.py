@@ -31,15 +31,15 @@ def registered(entries: Iterable[Any], meters: dict[str, type[RegisteredMeter]])
     failed: dict[str, str] = {}
     for entry in entries:
         try:
-            found = entry.load()
+            meter = entry.load()
         except Exception as error:  # whatever a stranger's module does
             failed[entry.name] = f"{entry.value} raises {quoted(error):.300}; update or uninstall it"
             continue
-        missing = [name for name in NEEDED if not callable(getattr(found, name, None))]
+        missing = [name for name in NEEDED if not callable(getattr(meter, name, None))]
         if missing:
             failed[entry.name] = f"{entry.value} has no {', '.join(missing)}; derive it from Meter"
-        elif entry.name in CHOICES or meters.get(entry.name, found) is not found:
+        elif entry.name in CHOICES or meters.get(entry.name, meter) is not meter:
             failed[entry.name] = f"{entry.value} has the name of another meter; rename it"
         else:
-            meters[entry.name] = found
+            meters[entry.name] = meter
     return failed

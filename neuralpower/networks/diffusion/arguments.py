@@ -217,7 +217,6 @@ def _pixels(one: Example) -> Tensor:
 
 
 def _times(one: Example) -> Tensor:
-    """A time for each sample."""
     return torch.full((one.batch,), 500, dtype=torch.int64 if _whole(one) else one.dtype)
 
 

@@ -98,11 +98,9 @@ class _Reader:
         return data
 
     def number(self, form: str) -> Any:
-        """One number."""
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def text(self) -> str:
-        """One text."""
         length = self.number("<Q")
         if length > MOST_TEXT:
             _refuse(self.path, f"has a text of {length:,} bytes")

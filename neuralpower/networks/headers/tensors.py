@@ -28,7 +28,6 @@ class Header:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(self.bytes_by_type.values())
 
     def in_words(self) -> str:

@@ -55,15 +55,15 @@ class Blocks:
         """Norms with a row of weights for each head of attention that a plan splits."""
         if not heads.is_attention(part) or not any(name.startswith(f"{path}.") for name in known):
             return
-        one = heads.number(part, heads.SIZES)
+        head_size = heads.number(part, heads.SIZES)
         counts = [heads.query_heads(part), heads.number(getattr(part, "config", None), heads.KEY_COUNTS)]
         for name, p in part.named_parameters():
             owner, inner = name.rpartition(".")[0], tuple(p.shape)
-            if one is None or f"{path}.{owner}" in known or p.dim() != 2 or "norm" not in owner:
+            if head_size is None or f"{path}.{owner}" in known or p.dim() != 2 or "norm" not in owner:
                 continue
-            if inner[1] == one and inner[0] in counts:
-                rows = heads.local_heads(path, part, inner[0] * one, ranks) or 0
-                self._part(f"{path}.{name}", _ROWS, rows // one)
+            if inner[1] == head_size and inner[0] in counts:
+                rows = heads.local_heads(path, part, inner[0] * head_size, ranks) or 0
+                self._part(f"{path}.{name}", _ROWS, rows // head_size)
 
     def _experts(self, path: str, part: nn.Module, ranks: int) -> None:
         """Weights [experts, .., ..], in either order of their features, and biases [experts, features]."""
@@ -92,14 +92,16 @@ class Blocks:
         name = next(n for n in CONVOLUTIONS if getattr(part, n, None) is conv)
         extra = int(conv.out_channels) - channels  # B and C of the groups, which are convolved, too
         groups = sizes.get("n_groups", 0)
-        own = sizes["channels"] + (extra // int(vars(part)["n_groups"]) * groups if extra else 0)
+        convolved = sizes["channels"] + (extra // int(vars(part)["n_groups"]) * groups if extra else 0)
         if extra:  # gates, what is convolved, and a time step of each head
-            entering = sizes["channels"] + own + sizes["num_heads"]
+            entering = sizes["channels"] + convolved + sizes["num_heads"]
         else:
             entering = made // channels * sizes["channels"]
         self._part(f"{path}.in_proj", styles.COLUMNS, entering)
-        self._part(f"{path}.{name}", _ROWS, own)
-        self.attributes.append((conv, {"in_channels": own, "out_channels": own, "groups": own}))
+        self._part(f"{path}.{name}", _ROWS, convolved)
+        self.attributes.append(
+            (conv, {"in_channels": convolved, "out_channels": convolved, "groups": convolved})
+        )
         self._part(f"{path}.out_proj", styles.ROWS, sizes["channels"])
         if isinstance(getattr(part, "x_proj", None), nn.Linear):
             self._part(f"{path}.x_proj", styles.ROWS, sizes["channels"])
@@ -110,7 +112,7 @@ class Blocks:
                 self._part(f"{path}.{inner}", _ROWS, rows)
         changed = {n: v for n, v in sizes.items() if isinstance(vars(part).get(n), int)}
         changed |= {n: sizes["channels"] for n in INNER if vars(part).get(n) == channels}
-        changed |= {"conv_dim": own} if isinstance(vars(part).get("conv_dim"), int) else {}
+        changed |= {"conv_dim": convolved} if isinstance(vars(part).get("conv_dim"), int) else {}
         self.attributes.append((part, changed))
         norm = getattr(part, "norm", None)
         if isinstance(norm, nn.Module) and isinstance(vars(norm).get("group_size"), int):
@@ -139,10 +141,10 @@ def expert_sides(part: nn.Module) -> ExpertSides | None:
     The product that makes inner features has as many columns, or twice as many with a gate. Where all sides
     are equal, its name tells it.
     """
-    own = {name: p for name, p in part.named_parameters(recurse=False) if p.dim() > 1}
-    weights = {name: p for name, p in own.items() if p.dim() == 3}
+    parameters = {name: p for name, p in part.named_parameters(recurse=False) if p.dim() > 1}
+    weights = {name: p for name, p in parameters.items() if p.dim() == 3}
     count, hidden = getattr(part, "num_experts", None), heads.number(part, HIDDEN)
-    if len(weights) < 2 or hidden is None or any(p.shape[0] != count for p in own.values()):
+    if len(weights) < 2 or hidden is None or any(p.shape[0] != count for p in parameters.values()):
         return None
     down = next((name for name in weights if "down" in name or name in ("w2", "output")), None)
     if down is None or hidden not in weights[down].shape[1:]:
@@ -155,10 +157,10 @@ def expert_sides(part: nn.Module) -> ExpertSides | None:
     turned = enters == hidden and (makes != hidden or transposed)  # [experts, in, out]
     axes = {name: (2 if turned else 1) for name in ups} | {down: 1 if turned else 2}
     inner = weights[down].shape[axes[down]]
-    for name, p in own.items():
+    for name, p in parameters.items():
         if p.dim() == 2 and any(name.startswith(up) for up in ups):
             axes[name] = 1
-    found = {name: (axis, int(own[name].shape[axis])) for name, axis in axes.items()}
+    found = {name: (axis, int(parameters[name].shape[axis])) for name, axis in axes.items()}
     return ExpertSides(inner, found) if all(size % inner == 0 for _, size in found.values()) else None
 
 

@@ -381,14 +381,14 @@ class _Trial:
 
     def finish(self, paths: Sequence[str]) -> None:
         """Shrink the counts and the parameters of heads of attention at these paths as in the trial."""
-        found = [self.seen.module.get_submodule(path) for path in paths]
-        inside = {id(part): part for attention in found for part in attention.modules()}
+        parts = [self.seen.module.get_submodule(path) for path in paths]
+        inside = {id(part): part for attention in parts for part in attention.modules()}
         for part in inside.values():
             vars(part).update(_shrunk(part, self.attributes, self.ranks))
         for part in self.others:
             if id(part) not in inside:
                 vars(part).update(_shrunk(part, ("num_heads",), self.ranks))
-        for attention in found:
+        for attention in parts:
             self.cut(attention)
 
     def cut(self, attention: nn.Module) -> None:

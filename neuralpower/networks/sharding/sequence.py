@@ -86,13 +86,13 @@ def keep_slices(part: nn.Module, rank: Rank) -> None:
 
 def _stacks(module: nn.Module, entries: Mapping[str, styles.Style]) -> list[tuple[str, nn.ModuleList]]:
     """Outermost lists of blocks that a plan names parts of."""
-    found: list[tuple[str, nn.ModuleList]] = []
+    stacks: list[tuple[str, nn.ModuleList]] = []
     for path, part in module.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
+        inside = any(path.startswith(f"{outer}.") for outer, _ in stacks)
         named = any(name.startswith(f"{path}.") for name in entries)
         if isinstance(part, nn.ModuleList) and len(part) and named and not inside:
-            found.append((path, part))
-    return found
+            stacks.append((path, part))
+    return stacks
 
 
 def _norm_after(parent: nn.Module, blocks: nn.ModuleList) -> nn.Module | None:

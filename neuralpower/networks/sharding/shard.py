@@ -142,14 +142,14 @@ def _stacked(module: nn.Module) -> dict[str, styles.Style]:
     entries = {}
     for path, part in module.named_modules():
         count = getattr(part, "num_experts", None)
-        own = dict(part.named_parameters(recurse=False))
+        weights = dict(part.named_parameters(recurse=False))
         if (
-            own
-            and all(p.dim() > 1 and p.shape[0] == count for p in own.values())
-            and max(p.dim() for p in own.values()) > 2
+            weights
+            and all(p.dim() > 1 and p.shape[0] == count for p in weights.values())
+            and max(p.dim() for p in weights.values()) > 2
         ):
             entries[path] = styles.style_named("ep_dispatch_experts")
-            entries |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in own}
+            entries |= {f"{path}.{name}": styles.style_named("grouped_gemm") for name in weights}
     return entries
 
 
@@ -178,11 +178,17 @@ def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
 
 
 def _shrink(
-    path: str, part: nn.Module, owner: nn.Module, name: str, one: styles.Style, work: _Work, rows: int | None
+    path: str,
+    part: nn.Module,
+    owner: nn.Module,
+    name: str,
+    style: styles.Style,
+    work: _Work,
+    rows: int | None,
 ) -> None:
     """Replace a parameter by the rank's part of it; `rows` says how long that is."""
     p = part._parameters[name]
-    axis = None if p is None else one.axis(name, p.dim())
+    axis = None if p is None else style.axis(name, p.dim())
     if p is None or axis is None:
         return
     if id(p) in work.made:  # tied to one that was split
@@ -194,9 +200,9 @@ def _shrink(
     if p.dim() == 0:
         return
     size = p.shape[axis]
-    if rows is None and one.experts:
+    if rows is None and style.experts:
         rows = _experts(path, part, size, work.rank.layout.expert)
-    if rows is None and one.axis not in (styles.first_axis,):
+    if rows is None and style.axis not in (styles.first_axis,):
         rows = _heads(path, owner, size, work, attribute=name)
     ranks = work.rank.tensor.ranks
     if rows is None:
@@ -205,15 +211,15 @@ def _shrink(
                 f"tensor {ranks}: {path} of {work.name} has {size} features, fewer than ranks; "
                 f"choose {size} or less"
             )
-        rows = exchanges.share(size // one.packed, ranks)
-        if size // one.packed % ranks and p.dim() > 1:
-            work.uneven.setdefault(pattern_of(path), f"{size // one.packed} over {ranks}")
-    new = styles.local_parameter(p, axis, one.packed, rows)
+        rows = exchanges.share(size // style.packed, ranks)
+        if size // style.packed % ranks and p.dim() > 1:
+            work.uneven.setdefault(pattern_of(path), f"{size // style.packed} over {ranks}")
+    new = styles.local_parameter(p, axis, style.packed, rows)
     part._parameters[name] = new
     work.made[id(p)] = new
     work.kept.append(p)
     work.split.add(id(new))
-    if one.experts:
+    if style.experts:
         setattr(new, GROUP, EXPERT)
     styles.describe(part, name, new)
 

@@ -60,7 +60,7 @@ def _rows(size: int, ranks: int, use: str) -> int:
 
 def _attach_loss(module: nn.Module, rank: Rank) -> None:
     """Logits stay split: a loss exchanges a few numbers of each token (Megatron's vocab-parallel loss)."""
-    one = styles.COLUMNS
+    style = styles.COLUMNS
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
         def summed(x: Any) -> Any:
@@ -70,7 +70,7 @@ def _attach_loss(module: nn.Module, rank: Rank) -> None:
 
         return rank.outputs(output, summed)
 
-    styles.attach_placements(module, one, rank)
+    styles.attach_placements(module, style, rank)
     module.register_forward_hook(after)
 
 

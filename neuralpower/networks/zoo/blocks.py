@@ -45,19 +45,19 @@ def conv_unit(
     outputs: int,
     kernel: Size = 1,
     stride: int = 1,
-    padding: Size | None = None,
     *,
     activation: Activation | None = relu,
     norm: Norm = nn.BatchNorm2d,
     **convolution: Any,
 ) -> nn.Sequential:
-    """Convolution, batch normalisation and, unless None, an activation; without `padding` the size is kept.
+    """Convolution, batch normalisation and, unless None, an activation.
 
-    `convolution` holds more keywords of nn.Conv2d, such as groups; without `bias` the convolution has none.
+    `convolution` holds more keywords of nn.Conv2d, such as groups; without `padding` the size is kept, and
+    without `bias` the convolution has none.
     """
-    edge = half(kernel) if padding is None else padding
+    settings = {"padding": half(kernel), "bias": False, **convolution}
     unit = named(
-        convolution=nn.Conv2d(inputs, outputs, kernel, stride, edge, **{"bias": False, **convolution}),
+        convolution=nn.Conv2d(inputs, outputs, kernel, stride, **settings),
         normalisation=norm(outputs),
     )
     if activation is not None:

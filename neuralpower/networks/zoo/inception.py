@@ -42,15 +42,13 @@ MIXED: Chains = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
 TO8: Chains = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
 
-def chain(
-    inputs: int, steps: Steps, unit: Unit = unit, *, stride: int = 1, padding: Size | None = None
-) -> nn.Sequential:
+def chain(inputs: int, steps: Steps, unit: Unit = unit, *, stride: int = 1, **padding: Size) -> nn.Sequential:
     """Convolutions one after the other that keep the image size; the last has the stride and padding."""
     units = nn.Sequential()
     for outputs, kernel in steps[:-1]:
         units.append(unit(inputs, outputs, kernel))
         inputs = outputs
-    return units.append(unit(inputs, *steps[-1], stride, padding))
+    return units.append(unit(inputs, *steps[-1], stride, **padding))
 
 
 def forked(inputs: int, steps: Steps, outputs: int) -> nn.Sequential:
@@ -77,12 +75,12 @@ def narrowed(inputs: int, *branches: Steps, unit: Unit = unit) -> nn.Module:
 
 def stem(unit: Unit = unit) -> list[nn.Module]:
     """The start of all networks: [batch, 3, 299, 299] -> [batch, 64, 147, 147]."""
-    return [unit(3, 32, 3, 2, 0), unit(32, 32, 3, 1, 0), unit(32, 64, 3)]
+    return [unit(3, 32, 3, 2, padding=0), unit(32, 32, 3, 1, padding=0), unit(32, 64, 3)]
 
 
 def wider(unit: Unit = unit) -> list[nn.Module]:
     """The next layers in v3 and Inception-ResNet: [batch, 64, 147, 147] -> [batch, 192, 35, 35]."""
-    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
+    return [nn.MaxPool2d(3, 2), unit(64, 80), unit(80, 192, 3, 1, padding=0), nn.MaxPool2d(3, 2)]
 
 
 def head(features: int, classes: int) -> dict[str, nn.Module]:

@@ -105,7 +105,7 @@ def earlier(file: Path) -> Side | None:
             f"{file}: is not a whole answer of predict --json ({error}); predict it again"
         ) from None
     power = told.get("power_w") and _interval(told["power_w"])
-    found = Prediction(
+    prediction = Prediction(
         **about,
         runtime_s=runtime_s,
         rows=rows,
@@ -115,7 +115,7 @@ def earlier(file: Path) -> Side | None:
         power_w=power,
         warned=warned,
     )
-    return Side(f"{found.model} ({file.name})", found, None)
+    return Side(f"{prediction.model} ({file.name})", prediction, None)
 
 
 def _interval(told: Mapping[str, Any]) -> Interval:
@@ -126,7 +126,6 @@ def _interval(told: Mapping[str, Any]) -> Interval:
 
 
 def _row(told: Mapping[str, Any]) -> Row:
-    """The same for a row."""
     watts = told.get("power_w")
     return Row(
         path=str(told["path"]),

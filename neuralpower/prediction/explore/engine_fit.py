@@ -92,34 +92,34 @@ def engine_memory(
     name = str(request.model)
     network = served(module, about, name, weights_bytes, request.layout, whole)
     check_stages(network)
-    found = asked.memory(network, room_bytes)
-    if most is not None and 0 < found.longest < most and asked.settings().starts_with_longest:
+    memory = asked.memory(network, room_bytes)
+    if most is not None and 0 < memory.longest < most and asked.settings().starts_with_longest:
         raise InputError(
             f"--max-model-len {most}: {asked.engine} starts only if its pool holds a sequence of that "
-            f"length; choose --max-model-len {found.longest} or less"
+            f"length; choose --max-model-len {memory.longest} or less"
         )
     if length is None or most is None:
-        return found
-    return replace(found, length=length)
+        return memory
+    return replace(memory, length=length)
 
 
-def memory_of(found: EngineMemory, phase: str) -> Memory:
+def memory_of(memory: EngineMemory, phase: str) -> Memory:
     """The engine's memory in the parts of a pass: its pool is the cache."""
-    weights, run = found.part(WEIGHTS), found.part(ACTIVATIONS) + found.part(IMAGES)
-    others = [part for part in found.parts if part.name not in (WEIGHTS, ACTIVATIONS, IMAGES)]
+    weights, run = memory.part(WEIGHTS), memory.part(ACTIVATIONS) + memory.part(IMAGES)
+    others = [part for part in memory.parts if part.name not in (WEIGHTS, ACTIVATIONS, IMAGES)]
     return Memory(
         phase=phase,
         weights_bytes=weights,
         gradients_bytes=0,
         optimizer_bytes=0,
-        cache_bytes=max(found.pool_bytes, 0),
+        cache_bytes=max(memory.pool_bytes, 0),
         inputs_bytes=0,
         activations_bytes=run,
         workspace_bytes=0,
         framework_bytes=sum(part.value_bytes for part in others),
         heap_bytes=0,
         margin_bytes=0,  # where parts are larger, the pool is smaller
-        tensor_bytes=weights + max(found.pool_low_bytes, 0),
+        tensor_bytes=weights + max(memory.pool_low_bytes, 0),
         lines=tuple(MemoryLine(**vars(part)) for part in others),
     )
 

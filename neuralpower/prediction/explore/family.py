@@ -332,7 +332,7 @@ def find_tables(members: Members) -> FoundTables:
 
 
 def _search_class(
-    members: Members, group: Array, found: list[Found], served: Array, notes: list[str]
+    members: Members, group: Array, searched: list[Found], served: Array, notes: list[str]
 ) -> None:
     """Trace members of a class until each lies between some that an old or new table gives back."""
     values, needed = members.values, _needed(members.values[group])
@@ -350,7 +350,7 @@ def _search_class(
         except NeuralPowerError as error:
             notes.append(one_line(error))
             return  # and the members of this class are traced one by one
-        taking = (f.gives(apart[i], values[i]) and f.takes(i, members, notes) for f in found)
+        taking = (f.gives(apart[i], values[i]) and f.takes(i, members, notes) for f in searched)
         place = next((n for n, takes in enumerate(taking) if takes), None)
         if place is None:
             if len(apart) + len(np.unique(values[pending], axis=0)) - 1 < needed:
@@ -365,11 +365,11 @@ def _search_class(
             new = Found(apart[i].structure, table)
             if not new.starts(alike, members, notes):
                 return  # its blocks are of several kinds
-            place = len(found)
-            found.append(new)
-        apart = {j: example for j, example in apart.items() if j not in found[place].traced}
+            place = len(searched)
+            searched.append(new)
+        apart = {j: example for j, example in apart.items() if j not in searched[place].traced}
         pending = group[served[group] < 0]
-        served[pending[found[place].serves(members, pending, list(apart))]] = place
+        served[pending[searched[place].serves(members, pending, list(apart))]] = place
 
 
 def _classes(members: Members) -> list[Array]:

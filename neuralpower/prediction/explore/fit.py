@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from neuralpower.ask.options import Training, given_in
 from neuralpower.ask.spread import Given
@@ -162,13 +162,13 @@ def check_phase(options: Given) -> None:
     for name, owner in (("context", DECODE), ("new_tokens", GENERATE)):
         if (value := options.get(name)) is not None and phase != owner:
             raise InputError(f"{name} {value} belongs to phase {owner}, not to {phase}; leave it out")
-    given = given_in(Training, options)
+    training = given_in(Training, options)
     for name in ("optimizer_states", "master_weights"):
-        if phase != TRAINING and name in given:
+        if phase != TRAINING and name in training:
             raise InputError(
-                f"{name} {given[name]} belongs to phase {TRAINING}, not to {phase}; leave it out"
+                f"{name} {training[name]} belongs to phase {TRAINING}, not to {phase}; leave it out"
             )
-    if phase != TRAINING and {*given} & {"optimizer", "accumulation", "checkpointing"}:
+    if phase != TRAINING and {*training} & {"optimizer", "accumulation", "checkpointing"}:
         what = "optimizer, accumulation and checkpointing"
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
 
@@ -212,36 +212,28 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     probe = Probe(request)
     if request.engine is not None:
         return _under_engine(request, probe, room_bytes)
-    process_bytes = request.platform.framework.process_bytes
     left_bytes = request.platform.left_bytes(room_bytes, request.phase.name, margin)
     probe.seen = seen
-    own = probe(request.batch_size, request.length)
+    memory = probe(request.batch_size, request.length)
     probe.seen = None  # of other sizes, nothing is drawn
-    start = request.length or probe.own_length
-    batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
-    if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
-        batch = _largest_batch(probe, left_bytes, _UPPER)
-        if start is not None:
-            longest, reason = _longest(probe, request.batch_size, start, left_bytes, _UPPER)
-    likely_batch: int | None = None
-    likely_longest: int | None = None
-    if verdict_of(own, left_bytes) == TIGHT:
-        likely_batch = _largest_batch(probe, left_bytes, _EXPECTED)
-        if start is not None:
-            likely_longest, _ = _longest(probe, request.batch_size, start, left_bytes, _EXPECTED)
-    fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
-    if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
-        helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
+    largest = _Largest(0, None if (request.length or probe.own_length) is None else 0)
+    if memory.weights_bytes <= left_bytes:  # else there is nothing to be sought
+        largest = _largest(probe, left_bytes, _UPPER)
+    likely = _largest(probe, left_bytes, _EXPECTED) if verdict_of(memory, left_bytes) == TIGHT else _Largest()
+    fits, helpful, tried = memory.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
+    if request.remedies and not fits and left_bytes > memory.framework_bytes:  # else nothing helps
+        sizes = largest.batch or 0, largest.length or 0
+        helpful = remedies(Situation(request, memory, left_bytes, *sizes), tried)
     picture = _picture(request, probe, tried, left_bytes, next((r for r in helpful if r.fits), None), fits)
     return Fit(
         fits=fits,
-        memory=own,
+        memory=memory,
         room_bytes=room_bytes,
-        largest_batch=batch,
-        longest=longest,
-        longest_reason=reason,
+        largest_batch=largest.batch or 0,
+        longest=largest.length,
+        longest_reason="" if largest.length is None else largest.reason,
         traces=probe.traces + tried.traces,
-        process_bytes=process_bytes,
+        process_bytes=request.platform.framework.process_bytes,
         margin=margin,
         notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase.name)))),
         weights=probe.quantised,
@@ -249,9 +241,26 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
         remedies=helpful,
         picture=picture,
-        likely_batch=likely_batch,
-        likely_longest=likely_longest,
+        likely_batch=likely.batch,
+        likely_longest=likely.length,
     )
+
+
+class _Largest(NamedTuple):
+    """The largest sizes that fit, each alone; a length is None where the network has none."""
+
+    batch: int | None = None
+    length: int | None = None
+    reason: str = "memory"  # what ends the length
+
+
+def _largest(probe: Probe, left_bytes: float, bound: Callable[[Memory], int]) -> _Largest:
+    """The largest batch and length whose memory, its `bound`, fits into `left_bytes`."""
+    request = probe.request
+    batch, start = _largest_batch(probe, left_bytes, bound), request.length or probe.own_length
+    if start is None:
+        return _Largest(batch, None)
+    return _Largest(batch, *_longest(probe, request.batch_size, start, left_bytes, bound))
 
 
 def _picture(
@@ -269,20 +278,20 @@ def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:
     """The answer under the request's engine; raises InputError and ModelError as `fit`."""
     request = replace(request, model=str(probe.source.name))
     whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
-    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
-    by_model = found.longest == found.positions
+    served = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
+    by_model = served.longest == served.positions
     return Fit(
-        fits=found.fits,
-        memory=memory_of(found, request.phase.name),
+        fits=served.fits,
+        memory=memory_of(served, request.phase.name),
         room_bytes=room_bytes,
-        largest_batch=found.sequences,
-        longest=found.longest,
+        largest_batch=served.sequences,
+        longest=served.longest,
         longest_reason="the model's positions" if by_model else "memory",
         traces=probe.traces,
-        notes=(*probe.notes, *found.notes),
+        notes=(*probe.notes, *served.notes),
         weights=probe.quantised,
         request=request,
-        engine=found,
+        engine=served,
     )
 
 

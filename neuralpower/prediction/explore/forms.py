@@ -136,7 +136,7 @@ def _complexity(exponent: Sequence[int]) -> int:
 
 def _library(fields: int, varied: Sequence[int]) -> list[tuple[int, ...]]:
     """Exponents of all monomials in the fields that vary, the simplest first."""
-    found = []
+    exponents = []
     for count in range(min(len(varied), MOST_FIELDS) + 1):
         for chosen in itertools.combinations(varied, count):
             for powers in itertools.product(EXPONENTS, repeat=count):
@@ -144,8 +144,8 @@ def _library(fields: int, varied: Sequence[int]) -> list[tuple[int, ...]]:
                 for i, power in zip(chosen, powers, strict=True):
                     exponent[i] = power
                 if _complexity(exponent) <= LARGEST:
-                    found.append(tuple(exponent))
-    return sorted(found, key=_complexity)
+                    exponents.append(tuple(exponent))
+    return sorted(exponents, key=_complexity)
 
 
 def _neat(value: float) -> float:

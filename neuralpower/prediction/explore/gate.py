@@ -100,15 +100,15 @@ def read_baseline(path: Path) -> Baseline:
             f"install the newer one, or {again}"
         )
     try:
-        found = msgspec.convert(content, Baseline)
-        for entry in found.models:
+        baseline = msgspec.convert(content, Baseline)
+        for entry in baseline.models:
             for call in entry.layers:
                 _ = call.layer
     except (msgspec.ValidationError, DatasetError) as error:
         raise DatasetError(f"{path}: is not a baseline of this version ({error}); {again}") from None
-    if not found.models:
+    if not baseline.models:
         raise DatasetError(f"{path}: holds no model; {again}")
-    return found
+    return baseline
 
 
 def baseline_text(entries: Sequence[Entry], versions: Mapping[str, str]) -> str:
@@ -225,8 +225,11 @@ class Checked(Declared):
 
 
 @dataclass(frozen=True, repr=False)
-class Gate(Shown):
+class Gate(Declared, Shown):
     """The report of a gate; `print` gives the command's table."""
+
+    in_json = "schema passes versions written models"
+    schema = SCHEMA
 
     models: tuple[Checked, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -235,15 +238,6 @@ class Gate(Shown):
     @property
     def passes(self) -> bool:
         return all(model.passes for model in self.models)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "passes": self.passes,
-            "versions": dict(self.versions),
-            "written": [*self.written],
-            "models": [model.to_json() for model in self.models],
-        }
 
 
 def checked(
@@ -303,20 +297,20 @@ def _growths(
     before: Entry, now: Entry, sums_s: tuple[float, float], *, repriced: bool, unchanged: bool
 ) -> dict[str, float | None]:
     """Growth of each metric as a share; None where it is not known."""
-    found: dict[str, float | None] = {}
+    growths: dict[str, float | None] = {}
     for name, new in now.answers.items():
         old = before.answers.get(name)
         if old is None or new is None:
-            found[name] = None
+            growths[name] = None
         elif not repriced:
-            found[name] = new / old - 1 if old else float(new > 0)
+            growths[name] = new / old - 1 if old else float(new > 0)
         elif unchanged:
-            found[name] = 0.0
+            growths[name] = 0.0
         elif name == "latency":
-            found[name] = sums_s[1] / sums_s[0] - 1 if sums_s[0] else None
+            growths[name] = sums_s[1] / sums_s[0] - 1 if sums_s[0] else None
         else:
-            found[name] = new / old - 1 if old and name == "flops" else None
-    return found
+            growths[name] = new / old - 1 if old and name == "flops" else None
+    return growths
 
 
 def _measures(
@@ -366,15 +360,15 @@ Taken = dict[Sizes, float]  # their seconds
 
 def _by_place(calls: Sequence[Call], seconds: Sequence[float]) -> dict[tuple[str, str, str], Taken]:
     """Place -> sizes -> seconds there."""
-    found: dict[tuple[str, str, str], Taken] = {}
+    places: dict[tuple[str, str, str], Taken] = {}
     for call, taken in zip(calls, seconds, strict=True):
         paths, times, layer = Counter(call.paths), len(call.paths), call.layer
         fields = {} if layer is None else to_row(layer)  # with those that a newer version has added
         for path, here in paths.items():
             sizes = (*sorted(fields.items()), ("calls", call.count * here / times))
-            there = found.setdefault((path, call.kind, call.step), {})
+            there = places.setdefault((path, call.kind, call.step), {})
             there[sizes] = there.get(sizes, 0.0) + taken * here / times
-    return found
+    return places
 
 
 def _without(some: Taken, others: Taken) -> Taken:

@@ -16,15 +16,15 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import SHARDED, Layout
 from neuralpower.devices.memory_size import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
-from neuralpower.files.json_files import named, plain
+from neuralpower.files.json_files import Declared, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.remembering import remembering
 from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
-from neuralpower.networks.shortened import blocks_in, shortened
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.explore.remembering import remembering
+from neuralpower.prediction.explore.shortened import blocks_in, shortened
 from neuralpower.prediction.footprint import Made, Terms, each_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
@@ -119,8 +119,13 @@ class Laid:
 
 
 @dataclass(frozen=True, repr=False)
-class Layouts(Shown):
+class Layouts(Declared, Shown):
     """The layouts, the best first, then those that do not fit. `print` gives the command's table."""
+
+    in_json = """
+        schema model=wanted.request.called device per_node=wanted.cluster.per_node nodes=wanted.cluster.nodes
+        phase=wanted.request.phase.name ranked_by=wanted.by traces notes reasons layouts=found
+    """
 
     wanted: Wanted
     found: tuple[Laid, ...]
@@ -137,16 +142,6 @@ class Layouts(Shown):
     def reasons(self) -> dict[str, int]:
         """Why others do not fit, with their numbers."""
         return dict(Counter(one.sort for one in self.found if one.reason).most_common())
-
-    def to_json(self) -> dict[str, Any]:
-        wanted = self.wanted
-        return {
-            "schema": 1,
-            "model": wanted.request.called,
-            **named(self, "device per_node=wanted.cluster.per_node nodes=wanted.cluster.nodes"),
-            "phase": wanted.request.phase.name,
-            **named(self, "ranked_by=wanted.by traces notes reasons layouts=found"),
-        }
 
 
 def layouts(wanted: Wanted, predictor: Predictor) -> Layouts:
@@ -186,15 +181,15 @@ class _Search:
         wanted, device = self.wanted, self.predictor.device
         return Layouts(wanted, tuple(found), device, self.run, len(self.known), tuple(self.notes))
 
-    def _rank(self, one: Laid) -> float:
+    def _rank(self, laid: Laid) -> float:
         """The smaller, the better; of those that do not fit, the nearest to it."""
-        if one.runtime_s is None:
-            return math.inf if one.memory_high_bytes is None else one.memory_high_bytes
+        if laid.runtime_s is None:
+            return math.inf if laid.memory_high_bytes is None else laid.memory_high_bytes
         if self.wanted.by == LATENCY:
-            return one.runtime_s.value
+            return laid.runtime_s.value
         if self.wanted.by == ENERGY:
-            return math.inf if one.energy_j is None else one.energy_j.value
-        return one.cost or 0.0 if self.wanted.by == COST else -(one.samples_per_s or 0.0)
+            return math.inf if laid.energy_j is None else laid.energy_j.value
+        return laid.cost or 0.0 if self.wanted.by == COST else -(laid.samples_per_s or 0.0)
 
     # ---- which there are ----
 

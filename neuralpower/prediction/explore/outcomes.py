@@ -132,13 +132,13 @@ class Work:
             return [np.full(len(powered), common)] * 2
         kinds = np.zeros(len(joules), dtype=int) if self.kinds is None else self.kinds
         _, groups = np.unique(2 * kinds + (e.power_trained > 0), return_inverse=True)
-        found = []
+        spreads = []
         for bound in (e.power_low_w, e.power_high_w):
             apart = joules * np.nan_to_num(_apart(e.power_w, bound))
             of_groups = csr_array((apart, (np.arange(len(groups)), groups.reshape(-1))))
             shares = (self.counts @ of_groups).toarray() / np.maximum(powered, 1e-30)[:, None]
-            found.append(np.hypot(common, np.sqrt((shares**2).sum(axis=1))))
-        return found
+            spreads.append(np.hypot(common, np.sqrt((shares**2).sum(axis=1))))
+        return spreads
 
 
 def _apart(value: Array, bound: Array) -> Array:

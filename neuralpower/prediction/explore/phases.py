@@ -72,26 +72,12 @@ def grids_of(
 
     Without a dtype, predictors that answer in different ones have a grid each. Raises InputError.
     """
-
-    def several(name: str) -> Any:
-        given = options.get(name)
-        if isinstance(given, (int, float)):
-            return (given,)
-        return texts.sizes(given, SAID.get(name, name)) if isinstance(given, str) else given
-
-    asked = options.get("phase", FORWARD)
-    tokens = {name: (None,) if several(name) is None else several(name) for name in ("context", "prompt")}
-    named = asked if isinstance(asked, (list, tuple)) else [asked]
-    for phase in named:
-        if not isinstance(phase, (str, Phase)):
-            raise InputError(
-                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
-            )
-    phases = [
-        phase_in({**options, "phase": phase, "context": context, "prompt": prompt, **dict.fromkeys(SAID)})
-        for phase, context, prompt in itertools.product(named, *tokens.values())
-    ]
-    dtypes, batches, lengths = options.get("dtype"), several("batch_size"), several("seq_len")
+    phases = _phases_in(options)
+    dtypes, batches, lengths = (
+        options.get("dtype"),
+        _several(options, "batch_size"),
+        _several(options, "seq_len"),
+    )
     notes: dict[str, None] = {}
     groups: dict[Any, list[Predictor]] = {}
     for predictor in predictors if dtypes is None else ():
@@ -118,6 +104,31 @@ def grids_of(
     )
     grids = [(replace(lists, dtypes=dtypes), those) for dtypes, those in groups.items()]
     return request, grids or [(lists, [*predictors])], tuple(notes)
+
+
+def _several(options: Given, name: str) -> Any:
+    """The values of a size: one number, a list, or a text of some; None where it is not asked."""
+    value = options.get(name)
+    if isinstance(value, (int, float)):
+        return (value,)
+    return texts.sizes(value, SAID.get(name, name)) if isinstance(value, str) else value
+
+
+def _phases_in(options: Given) -> list[Phase]:
+    """The phases of a sweep, at each context and prompt; raises InputError."""
+    asked = options.get("phase", FORWARD)
+    named = asked if isinstance(asked, (list, tuple)) else [asked]
+    for phase in named:
+        if not isinstance(phase, (str, Phase)):
+            raise InputError(
+                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
+            )
+    tokens = [_several(options, name) for name in ("context", "prompt")]
+    every = itertools.product(named, *((None,) if sizes is None else sizes for sizes in tokens))
+    return [
+        phase_in({**options, "phase": phase, "context": context, "prompt": prompt, **dict.fromkeys(SAID)})
+        for phase, context, prompt in every
+    ]
 
 
 def _checked(phases: Sequence[Phase]) -> str:

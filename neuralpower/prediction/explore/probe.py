@@ -18,10 +18,10 @@ from neuralpower.networks.input_request import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase
 from neuralpower.networks.sharding import Sharding, sharded
-from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
 from neuralpower.prediction.explore.engine_fit import check_ranks_of
 from neuralpower.prediction.explore.shallow import Passed, Run, Shallow
+from neuralpower.prediction.explore.shortened import shortened
 from neuralpower.prediction.memory.over_time import Lived, lived
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import one_micro_batch, serving_memories, stage_memories
@@ -36,8 +36,7 @@ from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import training_lifetimes
-from neuralpower.trace.step_settings import settings_of
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
@@ -185,29 +184,29 @@ class Probe:
             self._agrees[name] = self.shallow.stands_for(name, *self._whole.pop(name))
         return self._agrees.get(name, False)
 
-    def _peak(self, found: Trace | StepLifetimes) -> Memory:
+    def _peak(self, traced: Trace | StepLifetimes) -> Memory:
         """The memory at the peak of a pass or a step."""
         request = self.request
-        if not isinstance(found, Trace):
-            return training_memory(found, platform=request.platform)
+        if not isinstance(traced, Trace):
+            return training_memory(traced, platform=request.platform)
         if request.layout.alone:
-            memory = forward_memory(found, platform=request.platform, run=self.run)
+            memory = forward_memory(traced, platform=request.platform, run=self.run)
         else:
-            (memory,) = serving_memories(found, self._question())
+            (memory,) = serving_memories(traced, self._question())
         return replace(memory, phase=request.phase.name)
 
     def _passed(self, module: nn.Module, batch: int, tokens: int | None, name: str) -> Passed:
         """A pass or a step of a network, the whole one or a shallow one."""
-        one = self._asked(module, batch, tokens, name)
+        asked = self._asked(module, batch, tokens, name)
         if name == TRAINING:
-            step = self._step(one, self.request.recipe)
+            step = self._step(asked, self.request.recipe)
             return Passed(step, step.end)
         if not self.request.layout.alone:
-            followed = self._followed(one)
+            followed = self._followed(asked)
             return Passed(followed.work, len(followed.trace.every_call))
         try:
-            traced = self._weighed(self._trace(one), module is self.module)
-            traced = repeating(replace(traced, about=shape_of(one)), one.inputs)
+            traced = self._weighed(self._trace(asked), module is self.module)
+            traced = repeating(replace(traced, about=shape_of(asked)), asked.inputs)
             traced = applied(traced, self._question(), OF_CALLS)
         except ModelError as error:
             if tokens is not None and ("index" in str(error) or "size" in str(error)):
@@ -215,15 +214,15 @@ class Probe:
             raise
         return Passed(traced, len(traced.every_call))
 
-    def _trace(self, one: Pass) -> Trace:
+    def _trace(self, asked: Pass) -> Trace:
         """The calls of a pass, plain; those of a picture are kept for changes that leave them as they are."""
-        self.picture = one.inputs.picture
+        self.picture = asked.inputs.picture
         if self.picture is None:
-            return trace(one.module, one.inputs.args, one.inputs.kwargs)
-        key = (one.module, self.picture.guidance, *(tensor.shape for tensor in one.inputs.tensors))
+            return trace(asked.module, asked.inputs.args, asked.inputs.kwargs)
+        key = (asked.module, self.picture.guidance, *(tensor.shape for tensor in asked.inputs.tensors))
         if key not in self._recorded:
             self._recorded.clear()
-            self._recorded[key] = trace(one.module, one.inputs.args, one.inputs.kwargs)
+            self._recorded[key] = trace(asked.module, asked.inputs.args, asked.inputs.kwargs)
         return self._recorded[key]
 
     def _followed(self, one: Pass) -> Followed:
@@ -234,7 +233,7 @@ class Probe:
             self.quantised = found.work.quantised
         return found
 
-    def _followed_shallow(self, one: Pass) -> Followed | None:
+    def _followed_shallow(self, asked: Pass) -> Followed | None:
         """The same of a step whose few blocks stand for all; None where they do not, or for stages."""
         phase, layout = self.request.phase.name, self.request.layout
         if phase != TRAINING or layout.pipeline > 1 or not self._a_few_do(TRAINING):
@@ -242,32 +241,32 @@ class Probe:
         once = replace(self.request.recipe, accumulation=1)
 
         def stepped(module: nn.Module) -> Passed:
-            step = self._step(replace(one, module=module), once)
+            step = self._step(replace(asked, module=module), once)
             return Passed(step, step.end)
 
         passed = self.shallow(TRAINING, stepped)
         if passed is None or isinstance(passed.found, Trace):
             return None
-        traced = of_calls(one, one_micro_batch(self._question()))
-        return Followed(one, traced, traced, passed.found)
+        traced = of_calls(asked, one_micro_batch(self._question()))
+        return Followed(asked, traced, traced, passed.found)
 
-    def _step(self, one: Pass, recipe: Recipe) -> StepLifetimes:
+    def _step(self, asked: Pass, recipe: Recipe) -> StepLifetimes:
         """What a step of training makes."""
         request = self.request
         step = training_lifetimes(
-            one.module,
-            one.inputs.args,
-            one.inputs.kwargs,
+            asked.module,
+            asked.inputs.args,
+            asked.inputs.kwargs,
             **settings_of(recipe.on(request.platform)),
             platform=request.platform,
             autocast=request.cast,
             compiled=self.run == COMPILE,
-            holds_output=one.inputs.labelled,
+            holds_output=asked.inputs.labelled,
         )
-        self.notes += tuple(n for n in (one.inputs.note, step.note) if n and n not in self.notes)
+        self.notes += tuple(n for n in (asked.inputs.note, step.note) if n and n not in self.notes)
         if self.scheme is None:
             return step
-        weights = weights_of(one.module)
+        weights = weights_of(asked.module)
         self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
         return with_quantised(step, weights, self.scheme)
 

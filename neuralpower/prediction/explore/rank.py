@@ -126,7 +126,7 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
     if (by == PRICE and terms.price is None) or (by == CARBON and terms.intensity is None):
         raise InputError(f"by {by}: add {NEEDS[by]}")
     recordings: dict[str, Recordings] = {}  # dtype -> those of its request
-    found: list[Ranked] = []
+    ranked: list[Ranked] = []
     skipped: dict[str, str] = {}
     errors: list[NeuralPowerError] = []
     about = ""
@@ -141,17 +141,17 @@ def rank(model: str, devices: Mapping[str, Device], request_of: Requests, by: st
             if _value(one, by) is None:
                 why = prediction.power_reason or "its energy is not known"
                 raise InputError(f"by {by}: {why}")
-            found.append(one)
+            ranked.append(one)
         except NeuralPowerError as error:
             skipped[name] = one_line(error)
             errors.append(error)
-    if not found and errors:
+    if not ranked and errors:
         said = [str(error) for error in errors]
         raise max(errors, key=lambda error: said.count(str(error)))
-    if not found:
+    if not ranked:
         raise InputError("no device is known; name one: --device h100")
     traces = sum(some.traces for some in recordings.values())
-    ordered = tuple(_ordered(found, by))
+    ordered = tuple(_ordered(ranked, by))
     return Ranking(model, by, ordered, skipped, traces, about, tuple(_notes(ordered)))
 
 
@@ -185,16 +185,16 @@ def _value(one: Ranked, by: str) -> Interval | None:
     return {RATE: one.each.per_s, ENERGY: one.each.energy_j, PRICE: one.each.price}.get(by, one.each.carbon_g)
 
 
-def _ordered(found: Sequence[Ranked], by: str) -> Iterator[Ranked]:
+def _ordered(ranked: Sequence[Ranked], by: str) -> Iterator[Ranked]:
     """The devices in their order; those that are too small come last."""
     sign = -1.0 if by == RATE else 1.0
-    values = {id(one): sign * getattr(_value(one, by), "value", math.inf) for one in found}
-    fitting = sorted((one for one in found if one.fits is not False), key=lambda one: values[id(one)])
+    values = {id(one): sign * getattr(_value(one, by), "value", math.inf) for one in ranked}
+    fitting = sorted((one for one in ranked if one.fits is not False), key=lambda one: values[id(one)])
     common = [one.launched + (1 - one.launched) * COMMON * (1 - (one.trained_here or 0.0)) for one in fitting]
     chances = chance_of_first([_value(one, by) for one in fitting], common, by)
     for number, (one, chance) in enumerate(zip(fitting, chances, strict=True), 1):
         yield replace(one, rank=number, first=chance)
-    yield from sorted((one for one in found if one.fits is False), key=lambda one: values[id(one)])
+    yield from sorted((one for one in ranked if one.fits is False), key=lambda one: values[id(one)])
 
 
 def chance_of_first(values: Sequence[Interval | None], common: Sequence[float], by: str) -> list[float]:

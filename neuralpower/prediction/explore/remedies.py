@@ -366,19 +366,19 @@ def remedies(now: Situation, memory_of: Callable[[Request], Memory]) -> tuple[Re
 
     `memory_of` gives the memory of a request. Changes that it refuses with an error are omitted.
     """
-    found: list[tuple[Change, Remedy]] = []
+    helpful: list[tuple[Change, Remedy]] = []
     for change in CHANGES:
-        weaker_fits = any(type(one) is type(change) and remedy.fits for one, remedy in found)
-        if weaker_fits or sum(remedy.fits for _, remedy in found) >= ENOUGH:
+        weaker_fits = any(type(one) is type(change) and remedy.fits for one, remedy in helpful)
+        if weaker_fits or sum(remedy.fits for _, remedy in helpful) >= ENOUGH:
             continue
         step = change.of(now)
         remedy = None if step is None else _tried(now, [(change, step)], memory_of)
         if remedy is not None and remedy.saved_bytes > 0:
-            found.append((change, remedy))
-    alone = tuple(remedy for _, remedy in found)
+            helpful.append((change, remedy))
+    alone = tuple(remedy for _, remedy in helpful)
     if len(alone) < 2 or any(remedy.fits for remedy in alone):
         return alone
-    return (*alone, *_together(now, found, memory_of))
+    return (*alone, *_together(now, helpful, memory_of))
 
 
 def _together(

@@ -189,16 +189,16 @@ def score(
     if not read:
         how = "give one JSON object a line, with a model and its changes, or with layers"
         raise InputError(f"no candidate: {how}")
-    found = {score.line: score for score, _ in read}
+    scores = {score.line: score for score, _ in read}
     points = {score.line: point for score, point in read if point is not None}
     listed = [score.line for score, point in read if point is None and not score.error]
-    _score_points(points, predictor, found)
+    _score_points(points, predictor, scores)
     if listed:
-        _score_lists(lists, listed, predictor, found)
-    known = [score for score in found.values() if getattr(score, BY[by]) is not None]
+        _score_lists(lists, listed, predictor, scores)
+    known = [score for score in scores.values() if getattr(score, BY[by]) is not None]
     order = sorted(known, key=lambda score: (getattr(score, BY[by]), score.line))
     rank = {score.line: place for place, score in enumerate(order, 1)}
-    return [replace(score, rank=rank.get(line)) for line, score in found.items()]
+    return [replace(score, rank=rank.get(line)) for line, score in scores.items()]
 
 
 def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
@@ -207,7 +207,7 @@ def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
     return [*doubts([predictor], coverages, trained, [predictor.device] * len(scores), "candidates")]
 
 
-def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:
+def _score_points(points: Mapping[int, Point], predictor: Predictor, scores: dict[int, Score]) -> None:
     known = {}
     usual: dict[str, str] = {}  # dtypes of models without one
     for line, point in points.items():
@@ -221,23 +221,23 @@ def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict
             if isinstance(error, PredictorError) and predictor.hardware is None:  # it serves several devices
                 raise
             known.pop(line, None)
-            found[line] = replace(found[line], error=one_line(error))
+            scores[line] = replace(scores[line], error=one_line(error))
     if not known:
         return
     explored = explore(list(known.values()), predictor)
     for i, line in enumerate(known):
         if i in explored.errors:
-            found[line] = replace(found[line], error=explored.errors[i])
+            scores[line] = replace(scores[line], error=explored.errors[i])
             continue
-        found[line] = replace(
-            _scored(found[line], explored.outcomes, i),
+        scores[line] = replace(
+            _scored(scores[line], explored.outcomes, i),
             memory_bytes=finite(explored.memory_bytes[i]),
             parameters=int(explored.parameters[i]),
             basis=explored.basis[i],
         )
 
 
-def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found: dict[int, Score]) -> None:
+def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, scores: dict[int, Score]) -> None:
     """Score lists of layers, by their lines."""
     untrained = lists.untrained(predictor)
     if predictor.hardware is None and untrained:  # it serves several devices
@@ -245,9 +245,9 @@ def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found
     outcomes, parameters = lists.outcomes(predictor)
     for i, line in enumerate(lines):
         if i in untrained:
-            found[line] = replace(found[line], error=str(untrained[i]))
+            scores[line] = replace(scores[line], error=str(untrained[i]))
         else:
-            found[line] = replace(_scored(found[line], outcomes, i), parameters=parameters[i], basis=LISTED)
+            scores[line] = replace(_scored(scores[line], outcomes, i), parameters=parameters[i], basis=LISTED)
 
 
 def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError
-from neuralpower.networks.shortened import repeated
 from neuralpower.platforms import CPU, Platform
-from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.prediction.explore.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.prediction.explore.shortened import repeated
 from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.records import Trace
 

@@ -101,65 +101,88 @@ def explore(
     """
     for dtype in dict.fromkeys(point.dtype for point in points):
         predictor.check(dtype, FORWARD)
-    pools: dict[tuple[str, str], Pool] = {}  # by dtype and way to run
-    count = len(points)
-    parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
-    basis = np.full(count, FORMULA, dtype=object)
-    errors, traces = dict[int, str](), 0
+    totals = _Totals(points, predictor)
+    traces = 0
     notes = dict[str, None]()
-    fresh = {how: np.zeros((3, count)) for how in dict.fromkeys((point.dtype, point.run) for point in points)}
-    framework = predictor.platform.framework
     recorded = Weighing(weights, predictor.hardware)
     known = {} if known is None else known
     for index, members in _families(points, recorded):
-        stage("predicting points:", int(np.isfinite(memory).sum()), count)
-        first = points[index[0]]
-        key = (tuple(index), _as_weighed(first, weights, predictor))
+        stage("predicting points:", int(np.isfinite(totals.memory).sum()), len(points))
+        key = (tuple(index), _as_weighed(points[index[0]], weights, predictor))
         if key not in known:
             used, took, told = tables_of(members)
             known[key] = used, {**told, **recorded.notes}
             traces += took
         used, told = known[key]
         notes |= told
-        pool = pools.setdefault((first.dtype, first.run), Pool(count, graphed=first.run in (GRAPH, ENGINE)))
-        for served in used:
-            where, table, (fields, depth) = index[served.members], served.table, (served.fields, served.depth)
-            if served.alone or table is None:  # traced, or tried to
-                basis[where] = TRACED
-            if table is None:
-                errors |= dict.fromkeys(where.tolist(), served.error)
-                continue
-            fill(pool, table, fields, depth, where)
-            fresh[first.dtype, first.run][:, where] = table.fresh_s(fields, depth, predictor)
-            parameters[where] = added(table.parameters, fields, depth)
-            tensors, moving = table.peaks(fields, depth, predictor.platform)
-            from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
-            library = framework.onednn_bytes if from_library else 0
-            # what an accelerator's allocator keeps depends on the order of all calls: the bound has a share
-            products = predictor.platform.product_bytes
-            memory[where] = tensors + framework.code_bytes(FORWARD) + library + products
-            high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
-    parts = {
-        how: pool.work(as_run(predictor, how[1]), how[0]).outcomes(predictor).with_time(*fresh[how])
-        for how, pool in pools.items()
-    }
-
-    def chosen(name: str) -> Array:
-        hows = [(point.dtype, point.run) for point in points]
-        values = [np.nan if i in errors else getattr(parts[how], name)[i] for i, how in enumerate(hows)]
-        return np.array(values, dtype=float)
-
+        for table in used:
+            totals.add(table, index[table.members])
     return Explored(
         points=points,
-        outcomes=Outcomes(**{name: chosen(name) for name in Outcomes.__dataclass_fields__}),
-        parameters=parameters,
-        memory_bytes=memory,
-        memory_high_bytes=high,
-        basis=tuple(basis.tolist()),
-        errors=errors,
+        outcomes=totals.outcomes(),
+        parameters=totals.parameters,
+        memory_bytes=totals.memory,
+        memory_high_bytes=totals.high,
+        basis=tuple(totals.basis.tolist()),
+        errors=totals.errors,
         traces=traces,
         notes=tuple(notes),
     )
+
+
+class _Totals:
+    """Parameters, bytes and layers of points, [points], as their tables fill them."""
+
+    def __init__(self, points: Sequence[Point], predictor: Predictor) -> None:
+        count = len(points)
+        self.points, self.predictor = points, predictor
+        self.pools: dict[tuple[str, str], Pool] = {}  # by dtype and way to run
+        self.parameters, self.memory, self.high = (np.full(count, np.nan) for _ in range(3))
+        self.basis = np.full(count, FORMULA, dtype=object)
+        self.errors = dict[int, str]()
+        hows = dict.fromkeys((point.dtype, point.run) for point in points)
+        self.fresh = {how: np.zeros((3, count)) for how in hows}
+
+    def add(self, served: Served, where: Array) -> None:
+        """Fill in the points that a table serves, the numbers `where`."""
+        table, fields, depth = served.table, served.fields, served.depth
+        if served.alone or table is None:  # traced, or tried to
+            self.basis[where] = TRACED
+        if table is None:
+            self.errors |= dict.fromkeys(where.tolist(), served.error)
+            return
+        how = (self.points[where[0]].dtype, self.points[where[0]].run)
+        graphed = how[1] in (GRAPH, ENGINE)
+        fill(self.pools.setdefault(how, Pool(len(self.points), graphed=graphed)), table, fields, depth, where)
+        self.fresh[how][:, where] = table.fresh_s(fields, depth, self.predictor)
+        self.parameters[where] = added(table.parameters, fields, depth)
+        platform = self.predictor.platform
+        tensors, moving = table.peaks(fields, depth, platform)
+        from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
+        library = platform.framework.onednn_bytes if from_library else 0
+        # what an accelerator's allocator keeps depends on the order of all calls: the bound has a share
+        products = platform.product_bytes
+        self.memory[where] = tensors + platform.framework.code_bytes(FORWARD) + library + products
+        margin = platform.framework.margin_bytes(FORWARD, moving, tensors)
+        self.high[where] = self.memory[where] + margin
+
+    def outcomes(self) -> Outcomes:
+        """Time, energy and bounds of each; NaN where a point has an error."""
+        parts = {
+            how: pool.work(as_run(self.predictor, how[1]), how[0])
+            .outcomes(self.predictor)
+            .with_time(*self.fresh[how])
+            for how, pool in self.pools.items()
+        }
+
+        def chosen(name: str) -> Array:
+            hows = [(point.dtype, point.run) for point in self.points]
+            values = [
+                np.nan if i in self.errors else getattr(parts[how], name)[i] for i, how in enumerate(hows)
+            ]
+            return np.array(values, dtype=float)
+
+        return Outcomes(**{name: chosen(name) for name in Outcomes.__dataclass_fields__})
 
 
 def _as_weighed(point: Point, weights: Scheme | None, predictor: Predictor) -> Any:

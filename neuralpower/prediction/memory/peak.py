@@ -191,13 +191,13 @@ def _lines(
     storages: Sequence[Storage], platform: Platform, multiplying: int, heap: int, moving: int
 ) -> tuple[MemoryLine, ...]:
     """What is taken besides tensors, with upper values."""
-    found = overhead_lines(platform)
+    lines = overhead_lines(platform)
     rule = "as PyTorch sizes it, for each thread that multiplies"
-    found.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
+    lines.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
     if work := max((storage.bytes for storage in storages if storage.part == WORKSPACE), default=0):
-        found.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
-        found.append(MemoryLine(TRIALS, 0, 0, TRIALS_RULE))
-    return (*found, kept_line(platform, heap, moving))
+        lines.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
+        lines.append(MemoryLine(TRIALS, 0, 0, TRIALS_RULE))
+    return (*lines, kept_line(platform, heap, moving))
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER) -> Memory:
@@ -206,17 +206,17 @@ def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER)
     A captured pass (`run` graph) has a private pool besides what the passes before its capture left.
     """
     storages = [storage for storage in traced.storages if storage.bytes]
-    found = max(
+    fullest = max(
         (memory_of(one, FORWARD, platform=platform) for one in _between_offloads(storages, traced.offload)),
         key=lambda memory: memory.high_bytes,
     )
-    if run != GRAPH or not found.lines:
-        return found
-    again = found.activations_bytes + found.workspace_bytes - sum(products(FORWARD, platform))
+    if run != GRAPH or not fullest.lines:
+        return fullest
+    again = fullest.activations_bytes + fullest.workspace_bytes - sum(products(FORWARD, platform))
     line = MemoryLine(GRAPHS, again, again, "a captured pass's own activations: passes before it keep theirs")
-    margin = found.margin_bytes + again
+    margin = fullest.margin_bytes + again
     return replace(
-        found, heap_bytes=found.heap_bytes + again, margin_bytes=margin, lines=(*found.lines, line)
+        fullest, heap_bytes=fullest.heap_bytes + again, margin_bytes=margin, lines=(*fullest.lines, line)
     )
 
 

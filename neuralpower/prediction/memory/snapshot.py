@@ -54,15 +54,15 @@ def snapshot(one: Lived) -> dict[str, Any]:
 class _History:
     """The events so far, and what is alive."""
 
-    def __init__(self, one: Lived) -> None:
-        self.lived = one
+    def __init__(self, lived: Lived) -> None:
+        self.lived = lived
         self.events: list[Event] = []
         self.annotations: list[dict[str, Any]] = []
         self._allocator = CachingAllocator(record=self._note)
-        self._frames = [frames_of(one, storage) for storage in one.storages]
+        self._frames = [frames_of(lived, storage) for storage in lived.storages]
         # of kernels' work space, by call
         self._working = {
-            s.birth: f for s, f in zip(one.storages, self._frames, strict=True) if s.part == WORKSPACE
+            s.birth: f for s, f in zip(lived.storages, self._frames, strict=True) if s.part == WORKSPACE
         }
         self._asked: tuple[int, list[Frame]] = (0, [])  # bytes and frames of the block that is being made
         self._living: dict[int, int] = {}  # place -> address

@@ -99,7 +99,7 @@ def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platfor
     begins = [0, *(begun[part.blocks[0]] + 1 for part in parts[1:]), forward + 1]
     kinds = (ACTIVATIONS, WORKSPACE)
     storages = [one for one in on_library(step.storages, platform.library) if one.part in kinds]
-    found = []
+    activations = []
     for first, after in pairwise(begins):
         own = [one for one in storages if first <= one.birth < after]
         saved = [one for one in own if one.death is None or one.death > forward]
@@ -109,8 +109,8 @@ def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platfor
         low, high = min(ends), min(max(ends), backward)
         most = max(int(total[first:after].max(initial=0)), int(total[low : high + 1].max(initial=0)))
         kept = sum(one.bytes for one in saved)
-        found.append(Activations(kept, max(most - kept, 0)))
-    return found
+        activations.append(Activations(kept, max(most - kept, 0)))
+    return activations
 
 
 @dataclass(frozen=True)

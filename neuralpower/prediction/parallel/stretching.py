@@ -170,7 +170,6 @@ class StretchedLayout:
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """[pieces] of each."""
         return [
             _extended(self.whole[self.place(piece)].timing, self._timed_first, self.more[piece])
             for piece in range(self.number)
@@ -313,12 +312,12 @@ def _extended(own: Numbers, first: Callable[[int], Numbers], blocks: int) -> Num
     return own if blocks == 0 else _with_blocks(own, first(PAIR), first(TRIPLE), blocks)
 
 
-def _with_blocks(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
+def _with_blocks(counted: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
     changed: dict[str, Any] = {}
-    for one in fields(own):
-        value, more, less = (getattr(numbers, one.name) for numbers in (own, long, short))
+    for one in fields(counted):
+        value, more, less = (getattr(numbers, one.name) for numbers in (counted, long, short))
         if isinstance(value, Sums):
             changed[one.name] = _with_blocks(value, more, less, blocks)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             changed[one.name] = max(value + blocks * (more - less), 0)
-    return replace(own, **changed)
+    return replace(counted, **changed)

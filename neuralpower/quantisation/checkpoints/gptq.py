@@ -45,13 +45,13 @@ def _form(fields: Fields, indexed: bool) -> Format:
 def _dynamic(fields: Fields) -> tuple[tuple[Pattern, Format | None], ...]:
     """GPTQModel's rules: `-:REGEX` excludes modules, `+:REGEX` or `REGEX` gives them other fields."""
     rules: list[tuple[Pattern, Format | None]] = []
-    for key, own in (fields.values.get("dynamic") or {}).items():
+    for key, changes in (fields.values.get("dynamic") or {}).items():
         pattern = Pattern(str(key).removeprefix("-:").removeprefix("+:"), REGEX)
         if str(key).startswith("-:"):
             rules.append((pattern, None))
-        elif isinstance(own, Mapping):
-            changed = Fields(fields.model, fields.method, {**fields.values, **own})
+        elif isinstance(changes, Mapping):
+            changed = Fields(fields.model, fields.method, {**fields.values, **changes})
             rules.append((pattern, _form(changed, indexed=True)))
         else:
-            raise fields.wrong("dynamic", own, "an object of fields for each rule")
+            raise fields.wrong("dynamic", changes, "an object of fields for each rule")
     return tuple(rules)

@@ -53,16 +53,16 @@ def _by_module(
 ) -> tuple[tuple[tuple[Pattern, Format | None], ...], Format | None]:
     """(rules by module, the form of the others) of a configuration for each module."""
     data = kind.get("_data") or {}
-    own = data.get("module_fqn_to_config") or {} if isinstance(data, Mapping) else {}
+    by_module = data.get("module_fqn_to_config") or {} if isinstance(data, Mapping) else {}
     rules = tuple(
         (
             Pattern(name.removeprefix("re:"), REGEX if name.startswith("re:") else EXACT),
             None if config is None else _form(fields, config, {}),
         )
-        for name, config in own.items()
+        for name, config in by_module.items()
         if name != "_default"
     )
-    usual = own.get("_default")
+    usual = by_module.get("_default")
     return rules, None if usual is None else _form(fields, usual, {})
 
 

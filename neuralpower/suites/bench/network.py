@@ -28,11 +28,11 @@ from neuralpower.suites.steps import (
     Work,
     largest_within,
     make_optimizer,
+    tensor_room,
 )
 from neuralpower.trace.recipe import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
-SPARE = 0.25  # share of the free memory for kernels' work space (29 % more in a squeezenet), loader, others
 COARSE = 1 / 16  # tolerance of the largest batch that fits, if each trial runs the network
 
 
@@ -165,7 +165,7 @@ def check_host_memory(
 ) -> int | None:
     """Bytes of a step, if known; raises TooLarge for too many, by two points of the linear `peak`."""
     needed = peak(batch_size)
-    if needed is None or available is None or needed <= (room := available * (1 - SPARE)):
+    if needed is None or available is None or needed <= (room := tensor_room(available)):
         return needed
     low = min(2, batch_size - 1)
     less = peak(low) if low else None

@@ -258,7 +258,6 @@ def counted(point: Point) -> Counted:
 
 @functools.lru_cache(maxsize=512)
 def counted_model(model: str) -> Counted:
-    """The same for a MODEL."""
     source = resolve(model)
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(batch_size=1))

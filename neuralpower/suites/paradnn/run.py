@@ -46,7 +46,6 @@ from neuralpower.suites.paradnn.points import (
 )
 from neuralpower.suites.paradnn.sweep import Result, Setup, State
 from neuralpower.suites.steps import (
-    SHARE,
     Batch,
     Precision,
     StepTimer,
@@ -55,6 +54,7 @@ from neuralpower.suites.steps import (
     machine_name,
     make_optimizer,
     precision,
+    tensor_room,
 )
 
 PARADNN = {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0}
@@ -148,7 +148,6 @@ def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Opti
 # each other without waiting for the device; the duration covers all timed steps.
 
 
-OVERHEAD = 1.1  # factor for workspaces and fragments, which are not counted
 PROFILER = "overhead"  # a kind that is not part of a step
 PILOT = 2  # steps whose time determines the number that fits
 
@@ -324,20 +323,21 @@ def needed_bytes(point: Point, setup: Setup) -> int:
     weights = work.parameters * (4 if setup.amp else itemsize)
     samples = point.batch_size * itemsize / 4  # activations are counted in float32
     if setup.mode != TRAIN:
-        return int(OVERHEAD * (weights + 2 * samples * work.widest_bytes))
+        return int(weights + 2 * samples * work.widest_bytes)
     states = 2 + STATES[setup.optimizer] + (itemsize / 4 if setup.amp else 0)
-    return int(OVERHEAD * (weights * states + samples * (work.activation_bytes + work.widest_bytes)))
+    return int(weights * states + samples * (work.activation_bytes + work.widest_bytes))
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:
     """Raise OutOfMemory, with the largest sizes of the sweep that fit, if a point needs too much memory."""
-    if available is None or (needed := needed_bytes(point, setup)) <= SHARE * available:
+    room_bytes = tensor_room(available)
+    if available is None or (needed := needed_bytes(point, setup)) <= room_bytes:
         return
     ways, family = [], family_named(point.family)
     for name in (family.depth, family.width, BATCH):
         smaller = [size for size in family.ranges[name] if size < point.named[name]]
         for size in reversed(smaller):
-            if needed_bytes(point.replaced(**{name: size}), setup) <= SHARE * available:
+            if needed_bytes(point.replaced(**{name: size}), setup) <= room_bytes:
                 ways.append(f"--{name} {size}")
                 break
     advice = "no single smaller size of the sweep makes it fit"

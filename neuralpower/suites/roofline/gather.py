@@ -50,7 +50,7 @@ from neuralpower.suites.roofline.records import (
 )
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
 from neuralpower.suites.roofs import HERE, Roof, sheet_roof
-from neuralpower.suites.steps import largest_within
+from neuralpower.suites.steps import largest_within, tensor_room
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 
@@ -64,7 +64,6 @@ MODELS = (
     "transformers:gpt2?n_layer=4&n_embd=256&n_head=4",
 )
 TRAINING_SHARE = 0.35  # most of the remaining time that a training step can take
-MEMORY_SHARE = 0.85  # share of the free memory that a run can take
 RESERVE_S = 45.0  # reserve for drawing: of the budget, at most a tenth
 BUILD_S = 1.0  # of a network with weights
 TRAINING_WORK = 3.0  # times a forward pass: one forward and about two backward
@@ -315,7 +314,7 @@ class Gathering:
         free = self.data.get(Device, point.device).memory_bytes
         if self.runner is not None and point.basis == records.MEASURED:
             free = self.runner.free_bytes()
-        if needed is None or free is None or needed <= (room := free * MEMORY_SHARE):
+        if needed is None or needed <= (room := tensor_room(free)):
             return ""
         weights = self.data.get(Network, point.model).parameter_bytes
         largest = largest_within(room, needed, batch, weights)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from neuralpower.layers import OWN
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
-from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.passes.base import trace_pass

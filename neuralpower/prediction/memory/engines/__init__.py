@@ -73,10 +73,10 @@ class EngineRequest:
         check_count("concurrency", self.concurrency)
         kind = ENGINES[self.engine]
         own = {each.name for each in fields(kind)}
-        given = {
+        options = {
             name: value for name, value in self.options.items() if value is not None and value is not False
         }
-        for name, value in given.items():
+        for name, value in options.items():
             if name not in own:
                 others = [e for e, other in ENGINES.items() if name in {one.name for one in fields(other)}]
                 shown = name.replace("_", "-") if value is True else f"{name.replace('_', '-')} {value}"
@@ -84,7 +84,7 @@ class EngineRequest:
                     f"--{shown} belongs to --engine {' or '.join(others)}, not to {self.engine}; leave it out"
                 )
             _check_sort(name, value)
-        found: Settings = kind(**given)
+        found: Settings = kind(**options)
         return found
 
     def memory(self, network: Served, room_bytes: float) -> EngineMemory:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError
@@ -16,6 +16,9 @@ from neuralpower.prediction.memory.engines.caches import STATE, CacheLayer, cach
 from neuralpower.prediction.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.paths import block_of, pattern
+
+if TYPE_CHECKING:
+    from neuralpower.networks.decoder import Decoder
 
 # ---- Where the weights of a rank lie: bytes of each, and in which blocks of the network ----
 # What lies before all blocks is the first pipeline stage's, the head is the last one's.
@@ -152,10 +155,10 @@ class Served:
 
     def experts_over(self, ranks: int) -> Served:
         """The same with all experts shared out over `ranks` ranks, as engines do whatever a plan says."""
-        own = self.experts_ranks
-        if self.experts is None or ranks == own:
+        ranks_now = self.experts_ranks
+        if self.experts is None or ranks == ranks_now:
             return self
-        kept = self.experts_bytes * own // ranks
+        kept = self.experts_bytes * ranks_now // ranks
         places, lost = self.places, self.experts_bytes - kept
         count = max(sum(places.experts), 1)
         blocks = tuple(
@@ -163,7 +166,9 @@ class Served:
         )
         experts = self.experts
         if self.layout.expert == 1:  # each is cut, else whole
-            experts = replace(experts, wide=experts.wide * own // ranks, inner=experts.inner * own // ranks)
+            experts = replace(
+                experts, wide=experts.wide * ranks_now // ranks, inner=experts.inner * ranks_now // ranks
+            )
         return replace(
             self,
             weights_bytes=self.weights_bytes - lost,
@@ -198,10 +203,10 @@ def served(
     layout: Layout = ONE,
     whole: nn.Module | None = None,
 ) -> Served:
-    """The facts of a module on the meta device.
+    """The facts of a module.
 
     Args:
-        module: the model, or one rank of it.
+        module: the model, or one rank of it, on the meta device.
         request: the dtype.
         name: of the model, for messages.
         weights_bytes: of quantised weights; None: as the module has them.
@@ -211,29 +216,16 @@ def served(
     Raises:
         InputError: a model that keeps no cache, or has no vocabulary.
     """
-    from neuralpower.networks.decoder import Decoder
     from neuralpower.trace.weights import weights_of
 
-    try:
-        decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
-        layers = cache_layers(decoder)
-    except InputError:
-        raise InputError(
-            f"{name}: has no KV cache, and engines serve language models that have one; leave --engine out"
-        ) from None
+    decoder, layers = _decoder(module, request, name)
     weights = weights_of(module)
     config: Any = decoder.config.get_text_config(decoder=True)
-    vocabulary = getattr(config, "vocab_size", None)
-    table = next((w for sort in (HEAD, EMBEDDING) for w in weights if w.sort == sort), None)
-    if table is None or not isinstance(vocabulary, int):
-        raise InputError(f"{name}: has no vocabulary, and engines serve language models; leave --engine out")
-    own = getattr(config, "hidden_size", None)  # a model with images has other tables
-    hidden = own if isinstance(own, int) else table.matrices[2]
-    positions = decoder.limit or _positions(config) or 0
+    vocabulary, hidden, positions = _widths(decoder, config, weights, name)
     planned = sizes_of(weights, weights_bytes)
     sizes = planned if whole is None else shared_out(weights, weights_of(whole), planned, layout.tensor)
     images = image_encoder(decoder.config, weights, hidden)
-    text = weights if images is None else [w for w in weights if not w.name.startswith(images.modules)]
+    text = [w for w in weights if images is None or not w.name.startswith(images.modules)]
     return Served(
         name=name,
         itemsize=request.dtype.itemsize,
@@ -253,6 +245,30 @@ def served(
         notes=() if sizes == planned else (LEFT,),
         experts_ranks=1 if whole is None else _experts_ranks(weights, whole),
     )
+
+
+def _decoder(module: nn.Module, request: InputRequest, name: str) -> tuple[Decoder, tuple[CacheLayer, ...]]:
+    """A model as a decoder, and what each of its layers keeps; raises InputError for one without a cache."""
+    from neuralpower.networks.decoder import Decoder
+
+    try:
+        decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
+        return decoder, cache_layers(decoder)
+    except InputError:
+        raise InputError(
+            f"{name}: has no KV cache, and engines serve language models that have one; leave --engine out"
+        ) from None
+
+
+def _widths(decoder: Decoder, config: Any, weights: Sequence[Weight], name: str) -> tuple[int, int, int]:
+    """(Words, numbers of a hidden state, positions or 0); raises InputError for a model without words."""
+    vocabulary = getattr(config, "vocab_size", None)
+    table = next((w for sort in (HEAD, EMBEDDING) for w in weights if w.sort == sort), None)
+    if table is None or not isinstance(vocabulary, int):
+        raise InputError(f"{name}: has no vocabulary, and engines serve language models; leave --engine out")
+    hidden = getattr(config, "hidden_size", None)  # a model with images has other tables
+    hidden = hidden if isinstance(hidden, int) else table.matrices[2]
+    return vocabulary, hidden, decoder.limit or _positions(config) or 0
 
 
 def _of_rank(

@@ -95,10 +95,8 @@ class SglangSettings:
         shared = served.experts_over(ranks)
         stages = shared.stages(last_more(len(served.places.blocks), layout.pipeline))
         rooms = [int(left * share) - stage.weights_bytes - stage.rotary_bytes for stage in stages]
-        pools = [
-            _pool(stage, max(room, 0), self.block_size, width)
-            for stage, room in zip(stages, rooms, strict=True)
-        ]
+        sized = zip(stages, rooms, strict=True)
+        pools = [_pool(stage, max(room, 0), self.block_size, width) for stage, room in sized]
         fullest = min(range(len(stages)), key=lambda stage: (pools[stage].tokens, rooms[stage]))
         room, pool = rooms[fullest], pools[fullest]
         weights = stages[fullest].weights_bytes + stages[fullest].rotary_bytes

@@ -176,10 +176,10 @@ class VllmSettings:
         stages = whole.stages(middle_first(len(served.places.blocks), served.layout.pipeline))
         parts = [self._parts(stage, board, seqs, batched, length) for stage in stages]
         taken = [sum(part.value_bytes for part in own) for own in parts]
-        given = self.kv_cache_memory_bytes
-        if given is not None:
-            budget = given + max(taken)
-        rooms = [budget - own if given is None else given for own in taken]
+        pool_bytes = self.kv_cache_memory_bytes
+        if pool_bytes is not None:
+            budget = pool_bytes + max(taken)
+        rooms = [budget - own if pool_bytes is None else pool_bytes for own in taken]
         sizes = [pages.block_bytes(stage.layers) for stage in stages]
         blocks = [max(room, 0) // each if each else room for room, each in zip(rooms, sizes, strict=True)]
         fullest = min(range(len(stages)), key=lambda stage: (blocks[stage], rooms[stage]))
@@ -196,7 +196,7 @@ class VllmSettings:
             budget_bytes=budget,
             parts=parts[fullest],
             pool_bytes=rooms[fullest],
-            pool_low_bytes=given or budget - sum(part.high_bytes for part in parts[fullest]),
+            pool_low_bytes=pool_bytes or budget - sum(part.high_bytes for part in parts[fullest]),
             cache_dtype=self.cache_dtype,
             pool=pages.pool(blocks[fullest], sizes[fullest]),
             length=length,
@@ -204,7 +204,7 @@ class VllmSettings:
             most_tokens=batched,
             positions=served.positions,
             concurrency=concurrency,
-            refused=_refused(budget, board, served.tensor, given),
+            refused=_refused(budget, board, served.tensor, pool_bytes),
             notes=tuple(filter(None, notes)),
         )
 
@@ -258,15 +258,15 @@ def _images_part(count: int, stage: Served, run: int) -> Part:
     return Part(IMAGES, more, max(more, int(1.5 * alone) - run), f"a profile run of {count} images")
 
 
-def _refused(budget: int, board: Board, ranks: int, given: int | None) -> str:
+def _refused(budget: int, board: Board, ranks: int, pool_bytes: int | None) -> str:
     """Why vLLM does not start: it wants its whole budget to be free."""
     free = board.free_bytes(ranks)
     if budget <= free:
         return ""
-    if given is not None:
-        most = max(given - budget + free, 0)
+    if pool_bytes is not None:
+        most = max(pool_bytes - budget + free, 0)
         return (
-            f"a pool of {given / GIB:.2f} GiB and the other parts take {budget / GIB:.2f} GiB, and CUDA "
+            f"a pool of {pool_bytes / GIB:.2f} GiB and the other parts take {budget / GIB:.2f} GiB, and CUDA "
             f"leaves {free / GIB:.2f} GiB; choose --kv-cache-memory-bytes {most} or less"
         )
     share = math.floor(100 * free / board.total_bytes) / 100

@@ -291,14 +291,14 @@ def _verdict(fit: Fit, kept: str) -> str:
     return styled(f"{into} (probability {probable(fit.probability)})", style)
 
 
-def picture_lines(found: LargestPicture | None) -> list[str]:
+def picture_lines(picture: LargestPicture | None) -> list[str]:
     """The largest picture that fits; nothing of a network that makes none."""
-    if found is None:
+    if picture is None:
         return []
-    options = f" with {found.options}" if found.options else ""
-    size = f"{found.width}x{found.height}" if found.width else "none"
+    options = f" with {picture.options}" if picture.options else ""
+    size = f"{picture.width}x{picture.height}" if picture.width else "none"
     lines = [f"largest resolution{options}: {size}"]
-    return lines if found.frames is None else [*lines, f"most frames{options}: {found.frames or 'none'}"]
+    return lines if picture.frames is None else [*lines, f"most frames{options}: {picture.frames or 'none'}"]
 
 
 def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:

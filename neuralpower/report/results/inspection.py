@@ -16,6 +16,7 @@ from neuralpower.data.importing import EXAMPLE, read_file, with_columns, write_t
 from neuralpower.data.schema import FEWEST_ROWS, named
 from neuralpower.data.screening import Rejected, Rows, averaged, metered, refusals, screen
 from neuralpower.errors import InputError
+from neuralpower.files.json_files import Declared
 from neuralpower.files.paths import is_file
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
@@ -96,8 +97,10 @@ def _table(
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Declared):
     """Tables of measured rows after the checks; `print` lists the refused rows with a fix."""
+
+    in_json = "schema usable refused"
 
     tables: tuple[Table, ...]
     written: tuple[Path, ...] = ()  # files with the usable rows
@@ -115,10 +118,6 @@ class Check:
     def __str__(self) -> str:
         """The lines of `neuralpower dataset check`."""
         return "\n".join(check_lines(self.tables))
-
-    def to_json(self) -> dict[str, Any]:
-        """Usable rows by kind, and the refused ones."""
-        return {"schema": 1, "usable": self.usable, "refused": self.refused}
 
 
 def check(
@@ -160,15 +159,15 @@ def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
 
 def _write(out: Path, dataset: Dataset, tables: Sequence[Table]) -> list[Path]:
     """Write the usable rows; for whole networks, all rows that are not refused."""
-    found: dict[str, Rows | pd.DataFrame] = {}
+    usable: dict[str, Rows | pd.DataFrame] = {}
     for table in tables:
         if table.rows is not None:
-            found[table.kind] = table.rows
+            usable[table.kind] = table.rows
         else:
             refused = {row.line - 2 for row in table.rejected}
             given = dataset.tables[table.kind]
-            found[table.kind] = given[[i not in refused for i in range(len(given))]]
-    return list(write_tables(out, dataset.meta, found))
+            usable[table.kind] = given[[i not in refused for i in range(len(given))]]
+    return list(write_tables(out, dataset.meta, usable))
 
 
 def check_lines(tables: Sequence[Table]) -> Iterator[str]:
@@ -247,16 +246,16 @@ def _by_phase(table: Table) -> Iterator[dict[str, Any]]:
         return
     dtypes, phases = (np.asarray(getattr(table.rows.layer, name), dtype=str) for name in ("dtype", "phase"))
     for dtype, phase in sorted(set(zip(dtypes.tolist(), phases.tolist(), strict=True))):
-        some = table.rows.at(np.flatnonzero((dtypes == dtype) & (phases == phase)))
+        rows = table.rows.at(np.flatnonzero((dtypes == dtype) & (phases == phase)))
         yield {
             "kind": table.kind,
             "dtype": dtype,
             "phase": phase,
-            "rows": len(some),
-            "low_s": float(some.runtime_s.min()),
-            "high_s": float(some.runtime_s.max()),
-            "spread": _median(some.spread),
-            "powers": int(metered(some).sum()),
+            "rows": len(rows),
+            "low_s": float(rows.runtime_s.min()),
+            "high_s": float(rows.runtime_s.max()),
+            "spread": _median(rows.spread),
+            "powers": int(metered(rows).sum()),
         }
 
 

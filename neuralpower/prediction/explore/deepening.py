@@ -197,14 +197,14 @@ class Deepening:
     # ---- the deep network
 
     def _more(self, more: int) -> list[Storage]:
-        found = self._held(more)
+        storages = self._held(more)
         for time in sorted(filter(None, self._born)):
-            found += self._made(time, more)
+            storages += self._made(time, more)
         for zone in (zone for zones in self._zones for zone in zones):
             begins = (self._moved(zone.at, more) + number * zone.length for number in range(more))
-            found += [_later(one, begin) for begin in begins for one in zone.births]
-        first = sum(not one.birth for one in found)
-        return found[:first] + sorted(found[first:], key=lambda one: one.birth)
+            storages += [_later(one, begin) for begin in begins for one in zone.births]
+        first = sum(not one.birth for one in storages)
+        return storages[:first] + sorted(storages[first:], key=lambda one: one.birth)
 
     def _made(self, time: int, more: int) -> list[Storage]:
         """What is made at a time, and at the same place of each period put in."""
@@ -266,13 +266,13 @@ class Deepening:
         low, high = start + CUT * each, start + (CUT + 1) * each
         sorts = groupby(self._born[0], lambda one: (not one.name, self._blocks.number(one.name)))
         for (unnamed, block), group in sorts:
-            some = list(group)
+            births = list(group)
             if not unnamed:
-                held += [self._plain(one, 0, more) for one in some]
+                held += [self._plain(one, 0, more) for one in births]
                 for number in range(1, more + 1) if block == CUT else ():
-                    held += [one._replace(name=self._blocks.moved(one.name, number)) for one in some]
+                    held += [one._replace(name=self._blocks.moved(one.name, number)) for one in births]
                 continue
-            places = range(seen, seen := seen + len(some))
+            places = range(seen, seen := seen + len(births))
             held += [self._plain(loose[i], 0, more) for i in places if i < low or not each]
             window = [i for i in places if low <= i < high]
             deaths = {i: self._deaths(-1, (loose[i].death, loose[i + each].death), more) for i in window}

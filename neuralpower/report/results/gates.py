@@ -24,12 +24,13 @@ def gate_table(found: Gate, *, marked: bool = False) -> str:
     return as_asked(lines, marked)
 
 
-def _of_model(found: Checked) -> Iterator[str]:
-    word, style = VERDICTS[found.passes]
-    yield f"{styled(word, style or 'good')}: {found.model}, {found.phase}, {found.dtype}, on {found.device}"
+def _of_model(checked: Checked) -> Iterator[str]:
+    word, style = VERDICTS[checked.passes]
+    verdict = styled(word, style or "good")
+    yield f"{verdict}: {checked.model}, {checked.phase}, {checked.dtype}, on {checked.device}"
     yield ""
     yield listed(
-        found.measures,
+        checked.measures,
         {
             "metric": lambda m: m.metric,
             "baseline": lambda m: valued(m, m.before),
@@ -39,12 +40,12 @@ def _of_model(found: Checked) -> Iterator[str]:
             "": lambda m: "" if m.holds else Cell("too much", "bad"),
         },
     )
-    if found.changes:
+    if checked.changes:
         yield ""
-        yield listed(found.changes[:MOST], COLUMNS, left=3)
-        if len(found.changes) > MOST:
-            yield f"({len(found.changes) - MOST} more)"
-    yield from note_lines([*([found.excused] if found.excused else []), *found.notes])
+        yield listed(checked.changes[:MOST], COLUMNS, left=3)
+        if len(checked.changes) > MOST:
+            yield f"({len(checked.changes) - MOST} more)"
+    yield from note_lines([*([checked.excused] if checked.excused else []), *checked.notes])
 
 
 COLUMNS = {
@@ -90,7 +91,7 @@ def summary(found: Gate) -> Iterator[str]:
         yield from (f"({text})" for text in (model.excused, *model.notes) if text)
 
 
-def cells(found: Gate) -> list[list[str]]:
+def cells(gate: Gate) -> list[list[str]]:
     """The metrics of all models for readers, below a header."""
     header = ["model", "metric", "baseline", "now", "growth", "limit", "holds"]
     body = [
@@ -103,7 +104,7 @@ def cells(found: Gate) -> list[list[str]]:
             m.limit,
             "yes" if m.holds else "NO",
         ]
-        for model in found.models
+        for model in gate.models
         for m in model.measures
     ]
     return [header, *body]

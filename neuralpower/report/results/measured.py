@@ -69,15 +69,15 @@ def measured_json(
 ) -> dict[str, Any]:
     """Both times of each network, SI units and shares; `refused`: rows of the file that could not be read."""
     networks = []
-    for one in compared:
-        m = one.measurement
+    for row in compared:
+        m = row.measurement
         predictions = {
             name: {
                 "predicted_s": found.runtime_s.to_json(),
-                "error": one.error(name),
-                "inside": one.inside(name),
+                "error": row.error(name),
+                "inside": row.inside(name),
             }
-            for name, found in one.predictions.items()
+            for name, found in row.predictions.items()
         }
         networks.append(
             {
@@ -87,7 +87,7 @@ def measured_json(
                 "line": m.line,
                 "measured_s": m.measured_s,
                 "predictors": predictions,
-                "refused": dict(one.refused),
+                "refused": dict(row.refused),
             }
         )
     summary = {name: (found := agreement(compared, name)) and asdict(found) for name in names}

@@ -1,6 +1,6 @@
 """Train the included predictors of GPUs from AIConfigurator's measured tables.
 
-python -m benchmarks.gpu_predictors PATH [--system NAME ...] [--only FAMILY ...] [--out models] [--again]
+python -m benchmarks.train.gpu_predictors PATH [--system NAME ...] [--only FAMILY ...] [--out DIR] [--again]
 
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Writes a predictor and card of each system, under
 the name of its spec sheet. A predictor in --out that was trained from the same rows is left as it is: an
@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import gpu_power
 from benchmarks.gpu_tables import SYSTEMS, dataset, families, parts
+from benchmarks.train import gpu_power
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.spec import known_spec
 from neuralpower.learn.keys import Key
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="train what is there anew")
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.gpu_predictors needs a folder that holds aiconfigurator2/: skipped")
+        print("benchmarks.train.gpu_predictors needs a folder that holds aiconfigurator2/: skipped")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for system in given.system:

@@ -1,6 +1,6 @@
 """Fit the law of watts by kind of work (neuralpower/learn/watts.json), with networks and devices left out.
 
-    python -m benchmarks.watts PATH [--runs FILE] [--out FILE]
+    python -m benchmarks.train.watts PATH [--runs FILE] [--out FILE]
 
 PATH is a folder of other projects' measurements with power/, served/ and aiconfigurator2/. A run's watts are
 the mean of its calls', weighed by their predicted times, and idle power while it waits. Runs whose predicted
@@ -29,9 +29,10 @@ import pandas as pd
 import typer
 from scipy.optimize import least_squares
 
-from benchmarks import energy, gpu_power
+from benchmarks import energy
 from benchmarks.gpu_tables import SYSTEMS
 from benchmarks.teachers.diffusion import BATCHES
+from benchmarks.train import gpu_power
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.screening import Rows, metered, screen
 from neuralpower.devices.spec import find_spec, known_specs
@@ -76,7 +77,7 @@ TIMES_FLOOR = 2.0
 HELD = 0.88  # of runs in their 90 % bounds
 HELD_DEVICES = 0.8  # the same in the mean of devices left out: of seven, an A10 is out of reach
 DEVIATION = 0.68  # of errors within a standard deviation
-PASSES_OF = Path(__file__).parents[1] / "datasets/nvidia-h200-sxm-141gb"  # torch's, metered one by one
+PASSES_OF = Path(__file__).parents[2] / "datasets/nvidia-h200-sxm-141gb"  # torch's, metered one by one
 SWEEP_NOISE = 0.05  # of the logarithm of a ratio to the anchor
 LOWEST_MHZ = 510  # below, an H100's idle power is that of another state
 
@@ -458,7 +459,7 @@ def main(
 ) -> None:
     """Fit, and print what is held out."""
     if path is None or not (path / "power").is_dir():
-        print("benchmarks.watts needs a folder that holds power/: skipped")
+        print("benchmarks.train.watts needs a folder that holds power/: skipped")
         return
     if runs_file is not None and runs_file.exists():
         of_runs, swept = pickle.loads(runs_file.read_bytes())

@@ -1,8 +1,8 @@
 """Train some families of tables alone and add them to predictors that are there; all else stays as it is.
 
-python -m benchmarks.added_kinds PATH --only FAMILY ... [--system NAME ...] [--pooled] [--out models]
+python -m benchmarks.train.added_kinds PATH --only FAMILY ... [--system NAME ...] [--pooled] [--out models]
 
-PATH as for benchmarks.gpu_predictors. Regressors of the families' kinds are replaced. --pooled adds to the
+PATH as for gpu_predictors beside it. Regressors of the families' kinds are replaced. --pooled adds to the
 predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level.
 """
 
@@ -13,10 +13,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_predictors import show
 from benchmarks.gpu_tables import SYSTEMS, dataset, families, parts
 from benchmarks.gpu_tables.collectives import ACROSS, KIND, others
-from benchmarks.relatives import NAME
+from benchmarks.train.gpu_predictors import show
+from benchmarks.train.relatives import NAME
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import LINKS, known_hardware
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.added_kinds needs a folder that holds aiconfigurator2/: left out")
+        print("benchmarks.train.added_kinds needs a folder that holds aiconfigurator2/: left out")
         return
     for system in given.system:
         add(given.path, system, given.only, given.out, given.jobs)

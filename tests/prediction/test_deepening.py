@@ -15,9 +15,9 @@ from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import PLATFORMS
+from neuralpower.prediction.explore.deepening import SHORT, Deepening, History, IrregularError, ranked
 from neuralpower.prediction.explore.probe import Probe
 from neuralpower.prediction.explore.shallow import Shallow
-from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace

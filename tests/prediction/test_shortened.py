@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from neuralpower.networks.shortened import Repeated, blocks_in, repeated, shortened
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.explore.shortened import Repeated, blocks_in, repeated, shortened
 
 
 class Block(nn.Module):

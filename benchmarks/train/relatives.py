@@ -1,6 +1,6 @@
 """Train the predictor of all NVIDIA GPUs, `nvidia`, and one of each GPU measured here; hold whole GPUs out.
 
-python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--hold-out] [--kinds NAME ...]
+python -m benchmarks.train.relatives PATH [--dataset FOLDER ...] [--save DIR] [--hold-out] [--kinds NAME ...]
 
 PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
 llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import gpu_tables
-from benchmarks.gpu_predictors import show
 from benchmarks.peers import REPORTED, device_meta, kernels
+from benchmarks.train.gpu_predictors import show
 from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.data.screening import SHORTEST_KERNEL_S
 from neuralpower.devices.spec import known_spec
@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=[])
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.relatives needs a folder that holds others' measurements: skipped")
+        print("benchmarks.train.relatives needs a folder that holds others' measurements: skipped")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
     if not given.kinds or any(KINDS[kind].multiplies for kind in given.kinds):

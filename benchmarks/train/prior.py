@@ -1,6 +1,6 @@
 """Train the prior, which answers for kernels that nobody measured on a device; hold it to unseen devices.
 
-python -m benchmarks.prior PATH [--traces FILE] [--out FILE] [--held-out]
+python -m benchmarks.train.prior PATH [--traces FILE] [--out FILE] [--held-out]
 
 PATH holds timm/ and served/ (Apache-2.0), neusight/, mlx/ and traces/ (MIT); calls that collect-data measured
 come from this checkout. Without diffusers installed, its networks are left out.
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.prior needs a folder that holds timm/ and neusight/: skipped")
+        print("benchmarks.train.prior needs a folder that holds timm/ and neusight/: skipped")
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
     timm = importlib.import_module("benchmarks.teachers.timm")

@@ -12,7 +12,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
-from neuralpower.learn.remembering import remembering
+from neuralpower.prediction.explore.remembering import remembering
 
 PLAIN = chosen(None, "h100-sxm", "bfloat16")
 
