@@ -71,6 +71,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         longest=_longest(model, workload, given.get("draft_tokens", 0)),
         prefills=given.get("prefill_replicas", 0),
         price=price,
+        keeps=predictor is None,
         **_deployed(given),
     )
     found = served_at(
@@ -82,6 +83,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         curve=_curve(given.get("curve")),
         find=bool(targets) and not comes and listed is None,
     )
+    deployment.keep()
     found = with_footprint(found, terms, workload)
     if result is None:
         return found

@@ -63,7 +63,7 @@ class Beside:
         for layer in prompts:
             example = layer.example
             if isinstance(example, Attention):
-                width = 2.0 * example.itemsize * example.head_size
+                width = 2.0 * example.operand_types.weights.itemsize * example.head_size
                 heads.append((example.query_heads, width, layer.window, layer.count))
         cached = [
             (one.count * (_moved(one, 2_000) - _moved(one, 1_000)) / 1_000, one.window)

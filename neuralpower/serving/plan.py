@@ -180,7 +180,7 @@ class _Wanted:
         """A candidate with the model on it; raises as `deployed`."""
         layout = candidate.layout
         cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
-        how = {**self.how, "prefills": candidate.prefills}
+        how = {**self.how, "prefills": candidate.prefills, "keeps": True}
         return deployed(self.model, _predictor(candidate.device), layout=layout, cluster=cluster, **how)
 
 
@@ -448,15 +448,13 @@ Answer = tuple[float, Load] | str | None  # the highest rate and its load, why t
 def _tried(wanted: _Wanted, candidate: Candidate, guess: float) -> Answer:
     """Simulate a candidate."""
     try:
+        deployment = wanted.deployed(candidate)
         highest, tried = highest_rate(
-            wanted.deployed(candidate),
-            wanted.workload,
-            wanted.targets,
-            replicas=candidate.decodes,
-            guess=guess,
+            deployment, wanted.workload, wanted.targets, replicas=candidate.decodes, guess=guess
         )
     except (InputError, ModelError) as error:
         return one_line(error)
+    deployment.keep()
     return highest, next(load for load in tried if load.rate == highest)
 
 

@@ -20,6 +20,7 @@ from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.explore.outcomes import Pool
 from neuralpower.report.page import html_text
 from neuralpower.report.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, deployed
@@ -356,6 +357,36 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
     assert other.load(workload, 50.0).latency_s != first.load(workload, 50.0).latency_s
     with pytest.raises(pytest.fail.Exception, match="traced again"):
         deployed(MIXTURE, predictor, **SIZES, layout=Layout(tensor=2), cluster=cluster_of("2xh100-sxm"))
+
+
+def test_what_is_priced_is_kept_and_priced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path))
+    asked, sizes = {**ASKED, "device": "h100-sxm"}, []
+    first = neuralpower.traffic(MIXTURE, **asked)
+    other = neuralpower.traffic(MIXTURE, **{**asked, "device": "h200"})
+    assert other.value.drawn != first.value.drawn  # tables of another device
+
+    def pool(steps: int, *, graphed: bool) -> Pool:
+        sizes.append(steps)
+        return Pool(steps, graphed=graphed)
+
+    monkeypatch.setattr("neuralpower.serving.step_times.Pool", pool)
+    again = neuralpower.traffic(MIXTURE, **{**asked, "rate": 20})
+    assert neuralpower.traffic(MIXTURE, **asked).to_json() == first.to_json() != again.to_json()
+    assert set(sizes) == {1}  # no table
+
+
+def test_a_cache_of_a_shorter_type_is_read_faster_and_holds_more() -> None:
+    predictor = neuralpower.load("h100-sxm").predictor
+    usual, short, said = (
+        deployed(SMALL, predictor, options={"cache_dtype": name}, **SIZES)
+        for name in ("auto", "fp8", "bfloat16")
+    )
+    step = [Step(contexts=(32_000,) * 256)]
+    assert short.surface.at(step).runtime_s < usual.surface.at(step).runtime_s
+    assert short.surface.cache_bytes == usual.surface.cache_bytes / 2
+    assert short.engine.blocks > 1.9 * usual.engine.blocks
+    assert said.surface.at(step).runtime_s == usual.surface.at(step).runtime_s
 
 
 def test_steps_of_several_layouts_priced_at_once_take_what_each_takes() -> None:
