@@ -232,9 +232,12 @@ class Deployment:
             return None
         setting, ranks = self.surface.predictor.setting, self.devices / self.engine.data
         idle_w = idle_power(hardware, 1.0 if setting is None else setting.clock)[0]
-        working = sum(
-            weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
-            for one, weight in looked
+        working = (
+            sum(
+                weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
+                for one, weight in looked
+            )
+            / self.engine.stages
         )
         on_device = sum(weight * one.device_s for one, weight in looked)
         found = ranks * working + idle_w * max(device_s - ranks * on_device, 0.0)
@@ -243,7 +246,8 @@ class Deployment:
     def _parts(self, looked: Sequence[tuple[Ran, float]]) -> dict[str, float]:
         """Share of the steps' time by the kinds of their layers, the largest first."""
         weights = np.array([weight for _, weight in looked])
-        seconds = {kind: float(weights @ each) for kind, each in self.surface.by_kind(_steps(looked)).items()}
+        by_kind = self.surface.by_kind(_steps(looked))
+        seconds = {kind: float(weights @ each) / self.engine.stages for kind, each in by_kind.items()}
         whole = sum(weight * one.seconds for one, weight in looked)
         device = sum(weight * one.device_s for one, weight in looked)
         seconds[HOST] = whole - device

@@ -25,6 +25,7 @@ from neuralpower.report.page import html_text
 from neuralpower.report.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Target
+from neuralpower.serving.plan import Interrupted, _tried
 from neuralpower.serving.policies import host_of
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import Traffic, served_at
@@ -180,6 +181,34 @@ def test_a_plan_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
     asked["keep"].write_text("{\n")
     with pytest.raises(InputError, match="line 1"):
         neuralpower.plan(SMALL, **asked)
+
+
+def test_a_plan_tries_weights_and_stages_and_says_what_it_has_when_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "devices": "h100-sxm"}
+    asked |= {"tensor_parallel": "1", "pipeline_parallel": "1,2", "weights": "none,fp8"}
+    found = neuralpower.plan(SMALL, **asked)
+    tried = {(c.layout.pipeline, c.candidate.weights) for c in found.choices}
+    assert tried == {(1, None), (1, "fp8"), (2, None), (2, "fp8")}
+    for choice in found.choices:
+        assert choice.goodput is not None and choice.goodput <= choice.highest
+        assert choice.power_w is not None and choice.power_w <= 700 * choice.devices  # its limit
+    text = plan_table(found)
+    assert "stages" in text and "weights" in text and "(goodput)" in text
+
+    def ended(wanted: Any, candidate: Any, guess: float) -> Any:
+        if candidate.weights:
+            raise KeyboardInterrupt
+        return highest(wanted, candidate, guess)
+
+    highest = _tried
+    monkeypatch.setattr("neuralpower.serving.plan._tried", ended)
+    with pytest.raises(Interrupted) as error:
+        neuralpower.plan(SMALL, **asked, keep=tmp_path / "plan.jsonl")
+    assert error.value.plan.choices and "interrupted: " in plan_table(error.value.plan)
+    monkeypatch.undo()
+    assert neuralpower.plan(SMALL, **asked, keep=tmp_path / "plan.jsonl").to_json() == found.to_json()
 
 
 def test_a_plan_is_made_on_a_ray_cluster_as_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
