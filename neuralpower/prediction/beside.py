@@ -28,7 +28,8 @@ from neuralpower.trace.records import Trace
 Array = np.ndarray
 COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
 # Fitted to 17,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
-# and eight query heads a key: errors 12 % in the median, 32 % at the 90th percentile (23 and 34 % on the RTX 4090).
+# and eight query heads a key: errors 12 % in the median, 32 % at the 90th percentile (23 and
+# 34 % on the RTX 4090).
 BLOCK_S = 3e-6  # of a block of threads, besides reading its keys
 SHARED_READS = 2.5  # times memory bandwidth at which blocks read keys that others have brought into the cache
 RESIDENT = 1.4  # blocks that a processor runs at once

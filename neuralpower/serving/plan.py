@@ -305,7 +305,7 @@ def plan(
         count = len(workload.prompt)
         notes = (*notes, f"{count:,} requests tell no higher rates of a replica; take more with --requests")
     if undone:
-        on = "the same command goes on" if keep else "with --keep FILE the same command would go on"
+        on = "the same command continues" if keep else "with --keep FILE the same command would continue"
         notes = (*notes, f"interrupted: {undone} of {len(screened)} candidates are not simulated; {on}")
     found = Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
     if undone:
