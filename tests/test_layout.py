@@ -46,7 +46,9 @@ PACKAGES: Mapping[str, str] = {
     """,
     "trace.passes": "",
     "ask": "keywords limits options output panels spread texts words",
-    "measure": "rig calls steps cpu.heap cpu.reached cpu.timer cuda.runtime meters power.energy exchanges.run",
+    "measure": """
+        rig calls steps cpu.heap cpu.reached cpu.timer cuda.runtime meters power.energy exchanges.run
+    """,
     "measure.collect": "fleet plan",
     "learn": """
         any_device calibrate calibrate_by_networks estimates keys network_estimates network_rows notes pace

@@ -25,6 +25,7 @@ from neuralpower.learn.settings import set_to
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.footprint import Terms, terms_in
 from neuralpower.prediction.prices import NoPrice, by_name, price_of
+from neuralpower.prediction.weights import scheme_asked
 from neuralpower.serving.deployment import deployed
 from neuralpower.serving.load import targets_of
 from neuralpower.serving.plan import Plan, plan, with_each
@@ -34,6 +35,7 @@ from neuralpower.serving.workload import Workload, requested
 
 POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fraction_static "
 POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
+PLAIN = "none"  # of the weights to try: the checkpoint's own
 LINK = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GiB/s|MB/s)")
 UNITS = {"GB/s": 1e9, "GiB/s": 2.0**30, "MB/s": 1e6}
 ACCEPTANCE = 0.7  # usual of three tokens that a trained head drafts (Li et al., EAGLE, 2024)
@@ -71,6 +73,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         longest=_longest(model, workload, given.get("draft_tokens", 0)),
         prefills=given.get("prefill_replicas", 0),
         price=price,
+        keeps=predictor is None,
         **_deployed(given),
     )
     found = served_at(
@@ -82,6 +85,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         curve=_curve(given.get("curve")),
         find=bool(targets) and not comes and listed is None,
     )
+    deployment.keep()
     found = with_footprint(found, terms, workload)
     if result is None:
         return found
@@ -127,6 +131,10 @@ def asked_plan(model: str, options: Given) -> Plan:
     workload = requested(**drawn)
     dtype, terms = given.get("dtype"), terms_in(given)
     prices = _prices(given.get("price", {}), terms.currency, [spec.slug for spec in specs])
+    how = {**_deployed(given), "dtype": dtype and full_name(str(dtype))}
+    del how["weights"]  # those are tried
+    tensors = texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks")
+    stages = texts.counts(given.get("pipeline_parallel", "1"), "pipeline stages")
     found = plan(
         model,
         workload,
@@ -134,12 +142,13 @@ def asked_plan(model: str, options: Given) -> Plan:
         targets_of(given["sla"]),
         specs,
         prices=prices,
-        degrees=texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks"),
+        layouts=[Layout(tensor=ranks, pipeline=count) for count in stages for ranks in tensors],
+        weights=_weights(given.get("weights")),
         apart=given.get("apart", False),
         by=given.get("by", "devices"),
         executor=given.get("executor", "local"),
         keep=None if "keep" not in given else Path(given["keep"]),
-        **{**_deployed(given), "dtype": dtype and full_name(str(dtype))},
+        **how,
     )
     return found if terms == Terms() else with_each(found, terms, prices)
 
@@ -208,6 +217,15 @@ def _prices(given: Any, currency: str | None, devices: Sequence[str]) -> dict[st
         with contextlib.suppress(NoPrice):
             found[slug] = price_of(given, currency, slug).per_hour
     return found
+
+
+def _weights(given: Any) -> list[str | None]:
+    """Quantisations to try, None for the checkpoint's; raises InputError."""
+    several = texts.names(given, "weights") if isinstance(given, str) else given
+    named = [None if name in (None, PLAIN) else str(name) for name in several or [None]]
+    for name in named:
+        scheme_asked(name)
+    return named
 
 
 def _curve(given: Any) -> Any:

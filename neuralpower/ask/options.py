@@ -231,6 +231,7 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
             meant=any_word,
             otherwise="Default: same as the checkpoint.",
             aliases="quantization quantize quant weight_dtype",
+            of={"plan": {"help": "Quantisations of weights to try, as in none,fp8"}},
         ),
     ]
 
@@ -812,6 +813,9 @@ class Planning(Drawn, Deployed, Footprints, total=False):
     ]
     tensor_parallel: Annotated[
         Sequence[int] | str | None, Option("Ranks of a replica to try.", SEVERAL, default="1,2,4,8")
+    ]
+    pipeline_parallel: Annotated[
+        Sequence[int] | str | None, Option("Stages of a replica to try.", SEVERAL, default="1")
     ]
     apart: Annotated[bool, _flag("Try prompts on replicas of their own, too.", SEVERAL)]
     by: Annotated[

@@ -15,7 +15,7 @@ from neuralpower.ask.output import Output
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.errors import NeuralPowerError
-from neuralpower.files.cache import ANSWERS, MOST_BYTES, TRACES, cache_folder
+from neuralpower.files.cache import MOST_BYTES, SORTS, cache_folder
 from neuralpower.files.stages import stage
 from neuralpower.files.terminal import styled, visible
 from neuralpower.version import __version__, version_of
@@ -103,8 +103,8 @@ def _cache() -> Finding:
     if folder is None:
         return Finding("cache", None, "switched off: every answer is computed again")
     kept = [file.stat().st_size for file in folder.rglob("*.json")] if folder.is_dir() else []
-    size = f"{sum(kept) / 2**20:.1f} of {len((ANSWERS, TRACES)) * MOST_BYTES / 2**20:.0f} MiB"
-    return Finding("cache", True, f"{folder}: {len(kept)} answers and traces, {size}")
+    size = f"{sum(kept) / 2**20:.1f} of {len(SORTS) * MOST_BYTES / 2**20:.0f} MiB"
+    return Finding("cache", True, f"{folder}: {len(kept)} {', '.join(SORTS[:-1])} and {SORTS[-1]}, {size}")
 
 
 def _itself() -> Iterator[Finding]:

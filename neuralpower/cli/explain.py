@@ -12,7 +12,6 @@ from neuralpower.ask.output import Explain
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
-from neuralpower.cli.output import USUAL, level, terminal_width
 from neuralpower.errors import InputError
 from neuralpower.files.paths import check_read, is_there
 from neuralpower.files.stages import stage
@@ -33,11 +32,7 @@ def explain(
 ) -> None:
     """Price the calls of a trace; name causes, gaps, and what has no price."""
     form = form_of(asked["form"], asked["out"], asked["as_json"])
-    if not trace.suffix and not is_there(trace):
-        raise InputError(
-            f"{trace}: explain reads a trace of torch.profiler, FILE.json; for a model's layers write "
-            f"neuralpower predict {trace} --by layer"
-        )
+    _check_is_file(trace)
     given = [Path(one) for one in (trace, asked["against"], asked["capture"]) if one is not None]
     for file in given:
         check_read(file)
@@ -71,12 +66,19 @@ def explain(
 
     answer = Answer(
         title=f"{found.trace} on {found.device}",
-        table=lambda: explanation_table(
-            found, asked["top"], marked=True, width=terminal_width(), full=level() > USUAL
-        ),
+        table=lambda: explanation_table(found, asked["top"], marked=True),
         json=found.to_json,
         rows=rows,
         shown=readable,
         page=lambda: explanation_page(found),
     )
     give(answer, form, asked["out"])
+
+
+def _check_is_file(trace: Path) -> None:
+    """Raise InputError for a name of a model in place of a trace."""
+    if not trace.suffix and not is_there(trace):
+        raise InputError(
+            f"{trace}: explain reads a trace of torch.profiler, FILE.json; for a model's layers write "
+            f"neuralpower predict {trace} --by layer"
+        )

@@ -13,6 +13,9 @@ from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.files.stages import stage
 
+COLUMNS = (
+    "device layout weights prefill_replicas replicas devices highest_rate cost_per_hour power_w front".split()
+)
 app = Typer()
 
 
@@ -31,21 +34,27 @@ def plan(model: Model, **asked: Unpack[Plan]) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.serving import asked_plan
     from neuralpower.report.results.served import plan_page, plan_table
+    from neuralpower.serving.plan import Interrupted
 
     given: dict[str, Any] = {name: asked.get(name) for name in options_of(Planning)}
-    found = asked_plan(model, given)
+    interrupted: Interrupted | None = None
+    try:
+        found = asked_plan(model, given)
+    except Interrupted as error:
+        interrupted, found = error, error.plan
     rows = [choice.to_json() for choice in found.choices]
-    names = "device layout prefill_replicas replicas devices highest_rate cost_per_hour power_w front".split()
     give(
         Answer(
             title=f"{found.model} at {found.rate:g} requests/s",
             table=lambda: plan_table(found),
             json=found.to_json,
-            rows=lambda: [names, *([row[name] for name in names] for row in rows)],
+            rows=lambda: [COLUMNS, *([row[name] for name in COLUMNS] for row in rows)],
             page=lambda: plan_page(found),
         ),
         form,
         asked["out"],
     )
+    if interrupted is not None:
+        raise interrupted
     if not found.choices:
         raise Exit(1)

@@ -22,7 +22,7 @@ from neuralpower.errors import InputError
 
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
-ANSWERS, TRACES = "answers", "traces"  # folders of what is kept
+SORTS = ANSWERS, TRACES, TABLES = "answers", "traces", "tables"  # folders of what is kept
 MOST_BYTES = 32 * 2**20  # in each of them; the least recently used go first
 SCHEMA = 2
 # Windows has neither links to follow here nor users' numbers: a profile's folder is its user's alone.

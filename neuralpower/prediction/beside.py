@@ -27,10 +27,12 @@ from neuralpower.trace.records import Trace
 
 Array = np.ndarray
 COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
-# Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
-# and eight query heads a key: median error 12 %.
-BLOCK_S = 4e-6  # of a block of threads, besides reading its keys
-SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
+# Fitted to 17,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
+# and eight query heads a key: errors 12 % in the median, 32 % at the 90th percentile (23 and
+# 34 % on the RTX 4090).
+BLOCK_S = 3e-6  # of a block of threads, besides reading its keys
+SHARED_READS = 2.5  # times memory bandwidth at which blocks read keys that others have brought into the cache
+RESIDENT = 1.4  # blocks that a processor runs at once
 BESIDE = 1.15  # times as long as alone takes the prompt's part
 PACKING = ("GH",)  # chips for which engines' kernel packs the query heads of a key: FlashAttention-3
 KIND = "attention next to a prompt"  # of the row of what it takes longer
@@ -63,7 +65,7 @@ class Beside:
         for layer in prompts:
             example = layer.example
             if isinstance(example, Attention):
-                width = 2.0 * example.itemsize * example.head_size
+                width = 2.0 * example.operand_types.weights.itemsize * example.head_size
                 heads.append((example.query_heads, width, layer.window, layer.count))
         cached = [
             (one.count * (_moved(one, 2_000) - _moved(one, 1_000)) / 1_000, one.window)
@@ -93,11 +95,13 @@ class Beside:
         if self.packs or not self.heads:
             return reading_s + decodes_s
         total = longest = 0.0
+        # Blocks of one head and all decodes run first: with many decodes hardly two heads of a key together.
+        shared = float(np.clip(RESIDENT * self.processors / len(contexts), COLD, SHARED_READS))
         for heads, width, window, layers in self.heads:
             held = np.minimum(contexts, window) if window else contexts
-            blocks = BLOCK_S + width * held * self.processors / (SHARED_READS * self.bytes_per_s)
-            total += layers * heads / self.processors * float(blocks.sum())
-            longest += layers * float(blocks.max())
+            reads = width * held * self.processors / self.bytes_per_s
+            total += layers * heads / self.processors * float((BLOCK_S + reads / shared).sum())
+            longest += layers * (BLOCK_S + float(reads.max()) / SHARED_READS)
         return max(
             BESIDE * reading_s + total * ratio, longest * ratio, reading_s + self.cold_s(contexts) * ratio
         )

@@ -10,6 +10,7 @@ from neuralpower.dtypes import DTYPES, FEWEST_NETWORK_BITS, GGUF, peaks_of
 from neuralpower.errors import InputError
 from neuralpower.quantisation.weights import Matrices
 
+HALVES = ("bfloat16", "float16")  # what products of plain weights run in
 ROW, TENSOR = -1, -2  # groups: all inputs of an output share a scale; all weights of a matrix do
 LABELS = {"float8_e4m3fn": "fp8", "float4_e2m1fn": "fp4", "uint4": "int4", "uint3": "int3", "uint2": "int2"}
 
@@ -69,8 +70,12 @@ class Format:
             raise InputError(f"{where}: {said}; {fitting}")
 
     def on(self, peaks: Mapping[str, float]) -> Format:
-        """The same where a device has arithmetic for it, by its peaks; else with weights alone quantised."""
-        if not self.activations or peaks_of(peaks, self.activations) is not None:
+        """The same where a device has arithmetic for it, by its peaks; else with weights alone quantised.
+
+        A few units for it, slower than those for 16 bits, count as none: no engine takes them.
+        """
+        peak = peaks_of(peaks, self.activations) if self.activations else math.inf
+        if peak is not None and peak >= max((peaks.get(name, 0.0) for name in HALVES), default=0.0):
             return self
         return replace(self, activations="", activations_group=0, dynamic=False)
 

@@ -113,7 +113,7 @@ def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
     for weight in weights:
         dtypes[weight.dtype] += weight.numbers
     lacking = " and ".join(LABELS.get(name, name) for name in scheme.widened)
-    return f"the device has no {lacking} arithmetic, so products run in {dtypes.most_common(1)[0][0]}"
+    return f"the device has no fast {lacking} arithmetic, so products run in {dtypes.most_common(1)[0][0]}"
 
 
 def described(form: Format) -> str:

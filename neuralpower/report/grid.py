@@ -50,6 +50,11 @@ def at_most(width: int | None) -> Iterator[None]:
         _width.reset(before)
 
 
+def line_width() -> int | None:
+    """Letters of a table's line; None: any number."""
+    return _width.get()
+
+
 def grid(
     header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, spared: Sequence[str] = ()
 ) -> str:

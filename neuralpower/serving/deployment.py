@@ -22,11 +22,16 @@ from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import KIND
-from neuralpower.prediction.explore.outcomes import Outcomes
-from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
+from neuralpower.prediction.memory.engines import (
+    CACHE_TYPES,
+    EngineRequest,
+    board_of,
+    check_ranks,
+    served,
+)
 from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS
-from neuralpower.serving.kept import Forms, kept
+from neuralpower.serving.kept import Forms, KeptTables, kept
 from neuralpower.serving.load import Drawn, Load, Target
 from neuralpower.serving.policies import POLICIES, host_of
 from neuralpower.serving.simulator import Engine, Ran, Served, simulate
@@ -36,7 +41,6 @@ from neuralpower.serving.workload import Workload
 from neuralpower.trace.question import ENGINE
 
 Array = np.ndarray
-Priced = dict[str, Outcomes]
 LARGE = 2**27  # numbers of an exchange whose speed is that of the link
 LOOKED_AT = 48  # steps of a run whose joules and parts stand for all
 HOST = "host"  # part of the steps' time
@@ -62,13 +66,17 @@ class Deployment:
     drafts: StepSurface | None = None  # of the model that drafts tokens
     price: float | None = None  # of a device for an hour
     notes: tuple[str, ...] = ()
-    _known: dict[tuple[str, int], Priced] = field(default_factory=dict, repr=False, compare=False)
+    known: KeptTables = field(default_factory=KeptTables, repr=False, compare=False)
     _tables: dict[tuple[str | None, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def devices(self) -> int:
         """Devices of a replica."""
         return self.layout.ranks
+
+    def keep(self) -> None:
+        """Write what was priced to the disk, where that is wanted."""
+        self.known.keep()
 
     def times(self, longest: int, *, joules: str | None = None) -> StepTimes:
         """The tables of steps for requests of at most `longest` tokens; kept."""
@@ -91,7 +99,7 @@ class Deployment:
             graphs_prompts=POLICIES[self.engine.policy].graphs_prompts,
             verified=verified,
             drafter=drafter,
-            known=self._known.setdefault((surface.model, room), {}),
+            known=self.known.at(f"{surface.model}, {room} tokens"),
         )
 
     def serves(self, workload: Workload, replicas: int = 1) -> list[Served]:
@@ -224,9 +232,12 @@ class Deployment:
             return None
         setting, ranks = self.surface.predictor.setting, self.devices / self.engine.data
         idle_w = idle_power(hardware, 1.0 if setting is None else setting.clock)[0]
-        working = sum(
-            weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
-            for one, weight in looked
+        working = (
+            sum(
+                weight * joules.seconds(np.full(one.decodes, one.context), one.chunks, one.ending)
+                for one, weight in looked
+            )
+            / self.engine.stages
         )
         on_device = sum(weight * one.device_s for one, weight in looked)
         found = ranks * working + idle_w * max(device_s - ranks * on_device, 0.0)
@@ -235,7 +246,8 @@ class Deployment:
     def _parts(self, looked: Sequence[tuple[Ran, float]]) -> dict[str, float]:
         """Share of the steps' time by the kinds of their layers, the largest first."""
         weights = np.array([weight for _, weight in looked])
-        seconds = {kind: float(weights @ each) for kind, each in self.surface.by_kind(_steps(looked)).items()}
+        by_kind = self.surface.by_kind(_steps(looked))
+        seconds = {kind: float(weights @ each) / self.engine.stages for kind, each in by_kind.items()}
         whole = sum(weight * one.seconds for one, weight in looked)
         device = sum(weight * one.device_s for one, weight in looked)
         seconds[HOST] = whole - device
@@ -299,6 +311,7 @@ def deployed(
     prefills: int = 0,
     drafts: str | None = None,
     price: float | None = None,
+    keeps: bool = False,
     **settings: Any,
 ) -> Deployment:
     """A model under an engine on devices.
@@ -318,6 +331,8 @@ def deployed(
         prefills: further replicas that read prompts alone; 0: each replica reads its own.
         drafts: the model that drafts tokens, on one device of each replica; None: drafting takes no time.
         price: of a device for an hour.
+        keeps: whether `keep` writes what is priced to the disk: the predictor is the one that its device's
+            name chooses.
         **settings: fields of `Engine`: `budget`, `requests`, `overlaps`, `host_s`, `prefix_hit`, `draft`,
             `acceptance`.
 
@@ -361,6 +376,11 @@ def deployed(
             **asked,
         },
     )
+    known = KeptTables()
+    if keeps and drafts is None and isinstance(model, str):
+        sizes = {"captured": surface.captured, "budget": replica.budget, "requests": replica.requests}
+        priced = {**_asked(engine, facts.dtype, layout, cluster, weights), **sizes, "draft": replica.draft}
+        known = KeptTables.of(model, linked, {**priced, "cache": given.get("cache_dtype")})
     return Deployment(
         surface=surface,
         engine=replica,
@@ -370,7 +390,16 @@ def deployed(
         drafts=drafter,
         price=price,
         notes=notes,
+        known=known,
     )
+
+
+def _asked(
+    engine: str, dtype: str, layout: Layout, cluster: Cluster | None, weights: str | None
+) -> dict[str, Any]:
+    """What a deployment's steps depend on besides model and device, in plain values."""
+    nodes = None if cluster is None else [cluster.per_node, cluster.nodes]
+    return {"engine": engine, "layout": str(layout), "nodes": nodes, "weights": weights, "dtype": dtype}
 
 
 @dataclass(frozen=True)
@@ -411,9 +440,7 @@ def _made(
         return _formed(model, predictor, engine, dtype, layout, cluster, weights)
 
     if isinstance(model, str):
-        nodes = None if cluster is None else [cluster.per_node, cluster.nodes]
-        asked = {"engine": engine, "layout": str(layout), "nodes": nodes, "weights": weights, "dtype": dtype}
-        forms = kept(model, predictor, asked, make)
+        forms = kept(model, predictor, _asked(engine, dtype, layout, cluster, weights), make)
     else:
         forms = make()
     surface = replace(forms.surface, layout=replace(layout, pipeline=1))
@@ -425,6 +452,8 @@ def _made(
     memory = request.memory(forms.network, room)
     if not memory.fits:
         raise InputError(f"{surface.model} on {layout} of {predictor.device}: {memory.reason}")
+    if cached := CACHE_TYPES[memory.cache_dtype]:
+        surface = surface.with_cache("" if cached == dtype else cached)
     pool, tokens, requests = memory.pool, memory.most_tokens, memory.most_sequences
     facts = Facts(dtype, pool.blocks, pool.block_size, pool.block_bytes, tokens, requests, notes)
     return surface, facts

@@ -1,21 +1,24 @@
-"""Steps of models that are kept on the disk: their forms, which all devices share, and times of a device."""
+"""What is kept on the disk: the forms of a model's steps, which all devices share, and tables of a device."""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from neuralpower.dtypes import DTYPES, HALF_BITS
-from neuralpower.files.cache import TRACES, cache_folder, keep, key_of, recall
+from neuralpower.files.cache import TABLES, TRACES, cache_folder, keep, key_of, recall
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.sameness import is_current, loaded, network_of
+from neuralpower.networks.sameness import is_current, loaded, network_of, question_of
 from neuralpower.platforms import CPU
 from neuralpower.prediction.memory.engines import Served
 from neuralpower.prediction.sums import Form
+from neuralpower.serving.step_times import Tables
 from neuralpower.serving.surface import Family, SharedLayer, StepSurface
 from neuralpower.trace.by_request import RequestLayer
 
@@ -63,6 +66,68 @@ def kept(model: str, predictor: Predictor, asked: Mapping[str, Any], make: Calla
     answer = {"surface": _written(forms.surface), "network": vars(forms.network), "loaded": loaded()}
     keep(folder, key, msgspec.to_builtins(answer), TRACES)
     return forms
+
+
+@dataclass
+class KeptTables:
+    """What steps take and draw, as it is priced; kept on the disk under what it depends on.
+
+    Each file has the tables of a model for requests up to a length.
+    """
+
+    question: Mapping[str, Any] | None = None  # None: nothing is kept
+    _by_room: dict[str, Tables] = field(default_factory=dict)
+    _read: dict[str, int] = field(default_factory=dict)  # tables that each file has
+
+    @classmethod
+    def of(cls, model: str, predictor: Predictor, asked: Mapping[str, Any]) -> KeptTables:
+        """The tables of a deployment on a device with the predictor that its name chooses.
+
+        `asked`: everything else that they depend on, in plain values.
+        """
+        question = None if cache_folder() is None else question_of(model, asked)
+        if question is None:
+            return cls()
+        device = [repr(each) for each in (predictor.hardware, predictor.setting, predictor.sheet)]
+        return cls({**question, "device": [predictor.name, predictor.device, *device]})
+
+    def at(self, room: str) -> Tables:
+        """The tables for a model and a length, which grow as more is priced."""
+        if room not in self._by_room:
+            folder, found = cache_folder(), None
+            if folder is not None and self.question is not None:
+                found = recall(folder, key_of({**self.question, "room": room}), TABLES)
+            try:
+                tables = {} if found is None else _tables(found)
+            except (AttributeError, TypeError, ValueError):
+                tables = {}
+            self._by_room[room], self._read[room] = tables, len(tables)
+        return self._by_room[room]
+
+    def keep(self) -> None:
+        """Write what was priced since it was read."""
+        folder = cache_folder()
+        if folder is None or self.question is None:
+            return
+        for room, tables in self._by_room.items():
+            if len(tables) > self._read[room]:
+                keep(folder, key_of({**self.question, "room": room}), _tables_written(tables), TABLES)
+                self._read[room] = len(tables)
+
+
+def _tables_written(tables: Tables) -> dict[str, Any]:
+    return {
+        name: {column: b64encode(values.tobytes()).decode() for column, values in columns.items()}
+        for name, columns in tables.items()
+    }
+
+
+def _tables(row: Mapping[str, Any]) -> Tables:
+    """Tables of plain values; raises AttributeError, TypeError and ValueError."""
+    return {
+        name: {column: np.frombuffer(b64decode(text), np.float32) for column, text in columns.items()}
+        for name, columns in row.items()
+    }
 
 
 def _written(surface: StepSurface) -> dict[str, Any]:

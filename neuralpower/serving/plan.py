@@ -9,6 +9,7 @@ shared out evenly.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import warnings
@@ -42,7 +43,7 @@ from neuralpower.serving.traffic import highest_rate
 from neuralpower.serving.workload import Workload
 from neuralpower.version import __version__
 
-DEGREES = (1, 2, 4, 8)  # tensor ranks of a replica
+LAYOUTS = tuple(Layout(tensor=ranks) for ranks in (1, 2, 4, 8))  # of a replica
 MOST_APART = 4  # replicas of a sort that stand against one of the other
 WORSE = 2.0  # times as dear as the best found: what cannot be below is not simulated
 ENOUGH = 8  # ways that are known: then only what could be the best is simulated
@@ -59,6 +60,7 @@ class Candidate:
 
     device: str
     layout: Layout
+    weights: str | None = None  # their quantisation; None: the checkpoint's
     prefills: int = 0  # that read prompts alone, for `decodes` that do not; 0: each replica does both
     decodes: int = 1
 
@@ -69,8 +71,10 @@ class Candidate:
 
     def __str__(self) -> str:
         """As it is listed."""
+        stages = f" in {self.layout.pipeline} stages" if self.layout.pipeline > 1 else ""
+        weights = f", weights {self.weights}" if self.weights else ""
         apart = f", {self.prefills} prefill to {self.decodes} decode" if self.prefills else ""
-        return f"{self.layout.ranks} x {self.device}{apart}"
+        return f"{self.layout.ranks} x {self.device}{stages}{weights}{apart}"
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,12 @@ class Choice:
         return self.replicas * self.candidate.devices
 
     @property
+    def goodput(self) -> float | None:
+        """Requests per second of one replica that hold all targets, at its highest rate."""
+        held = self.load.goodput_per_s
+        return None if held is None else self.highest * held / self.load.requests_per_s
+
+    @property
     def cost(self) -> float | None:
         """Price of all devices for an hour; over a day, of those that run, in the mean."""
         return None if self.price is None else self.price * self.mean_devices
@@ -125,11 +135,13 @@ class Choice:
         return {
             "device": self.device,
             "layout": str(self.layout),
+            "weights": self.candidate.weights,
             "prefill_replicas": self.candidate.prefills,
             "decode_replicas": self.candidate.decodes,
             "replicas": self.replicas,
             "devices": self.devices,
             "highest_rate": self.highest,
+            "goodput": self.goodput,
             "cost_per_hour": self.cost,
             "power_w": self.power_w,
             "each": None if self.each is None else self.each.to_json(),
@@ -167,6 +179,15 @@ class Plan:
         }
 
 
+class Interrupted(KeyboardInterrupt):  # noqa: N818  # as its base
+    """Ctrl-C while candidates are simulated: `plan` has those that were."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Keep the plan."""
+        super().__init__()
+        self.plan = plan
+
+
 @dataclass(frozen=True)
 class _Wanted:
     """What every candidate is to serve."""
@@ -180,7 +201,7 @@ class _Wanted:
         """A candidate with the model on it; raises as `deployed`."""
         layout = candidate.layout
         cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
-        how = {**self.how, "prefills": candidate.prefills}
+        how = {**self.how, "weights": candidate.weights, "prefills": candidate.prefills, "keeps": True}
         return deployed(self.model, _predictor(candidate.device), layout=layout, cluster=cluster, **how)
 
 
@@ -198,7 +219,8 @@ def plan(
     devices: Sequence[DeviceSpec],
     *,
     prices: Mapping[str, float] | None = None,
-    degrees: Sequence[int] = DEGREES,
+    layouts: Sequence[Layout] = LAYOUTS,
+    weights: Sequence[str | None] = (None,),
     apart: bool = False,
     by: str = PLANNED[0],
     executor: str = "local",
@@ -214,7 +236,8 @@ def plan(
         targets: the promise.
         devices: their sheets.
         prices: of a device for an hour, by the slug of its sheet.
-        degrees: tensor ranks of a replica to try.
+        layouts: those of a replica to try.
+        weights: their quantisations to try; None: the checkpoint's.
         apart: whether replicas that read prompts alone are tried, too.
         by: "devices", "cost" or "energy".
         executor: "local", or "ray": the cluster that RAY_ADDRESS names.
@@ -223,6 +246,7 @@ def plan(
 
     Raises:
         InputError: a rate that is none, no targets, or a ranking by cost without prices.
+        Interrupted: Ctrl-C, once a candidate is simulated.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
@@ -236,11 +260,12 @@ def plan(
     even = workload if rate is not None else _evened(workload)
     longest = int((workload.prompt + workload.output).max())
     wanted = _Wanted(model, even, tuple(targets), {"longest": longest, **how})
-    tries = [[Candidate(spec.slug, Layout(tensor=ranks)) for ranks in degrees] for spec in devices]
+    ways = list(itertools.product(layouts, weights))
+    tries = [[Candidate(spec.slug, *way) for way in ways] for spec in devices]
     skipped: list[tuple[str, str]] = []
     costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec in devices}
     kept = _Kept(keep, wanted)
-    with Pool(-1 if executor == "local" and len(tries) * len(degrees) > IN_PROCESS else 1) as pool:
+    with Pool(-1 if executor == "local" and len(tries) * len(ways) > IN_PROCESS else 1) as pool:
         screened, notes = _screened(wanted, tries, max(parts), apart, skipped, pool)
         choices: list[Choice] = []
 
@@ -256,25 +281,36 @@ def plan(
             return dear(one) > worse * best
 
         screened.sort(key=dear)
-
-        for one, answer in _answers(wanted, screened, executor, kept, hopeless, pool):
-            candidate = one.candidate
-            if isinstance(answer, str):
-                skipped.append((str(candidate), answer))
-            elif answer is None:
-                skipped.append((str(candidate), _not_simulated(one, by)))
-            else:
-                highest, load = answer
-                counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
-                price = (prices or {}).get(candidate.device)
-                over = counts if len(counts) > 1 else ()
-                choices.append(Choice(candidate, max(counts), highest, load, price, over))
+        undone = len(screened)
+        try:
+            for one, answer in _answers(wanted, screened, executor, kept, hopeless, pool):
+                candidate = one.candidate
+                if isinstance(answer, str):
+                    skipped.append((str(candidate), answer))
+                elif answer is None:
+                    skipped.append((str(candidate), _not_simulated(one, by)))
+                else:
+                    highest, load = answer
+                    counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
+                    price = (prices or {}).get(candidate.device)
+                    over = counts if len(counts) > 1 else ()
+                    choices.append(Choice(candidate, max(counts), highest, load, price, over))
+                undone -= 1
+        except KeyboardInterrupt:
+            if not choices:
+                raise
     marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
     ranked = tuple(sorted(marked, key=_order(by)))
     if any(one.highest * one.load.latency_s["mean"] >= one.load.requests for one in choices):
         count = len(workload.prompt)
         notes = (*notes, f"{count:,} requests tell no higher rates of a replica; take more with --requests")
-    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
+    if undone:
+        on = "the same command continues" if keep else "with --keep FILE the same command would continue"
+        notes = (*notes, f"interrupted: {undone} of {len(screened)} candidates are not simulated; {on}")
+    found = Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
+    if undone:
+        raise Interrupted(found)
+    return found
 
 
 def with_each(found: Plan, terms: Terms, prices: Mapping[str, float]) -> Plan:
@@ -408,7 +444,7 @@ def _most(
         ways / (chunks * reading),
         ways * float((counts / times).max()) / output,
         ways * float(held.max(initial=rates[0])),
-        float(joules) * deployment.layout.ranks,
+        float(joules) * deployment.layout.ranks / deployment.layout.pipeline,
         deployment.notes,
     )
 
@@ -448,15 +484,13 @@ Answer = tuple[float, Load] | str | None  # the highest rate and its load, why t
 def _tried(wanted: _Wanted, candidate: Candidate, guess: float) -> Answer:
     """Simulate a candidate."""
     try:
+        deployment = wanted.deployed(candidate)
         highest, tried = highest_rate(
-            wanted.deployed(candidate),
-            wanted.workload,
-            wanted.targets,
-            replicas=candidate.decodes,
-            guess=guess,
+            deployment, wanted.workload, wanted.targets, replicas=candidate.decodes, guess=guess
         )
     except (InputError, ModelError) as error:
         return one_line(error)
+    deployment.keep()
     return highest, next(load for load in tried if load.rate == highest)
 
 

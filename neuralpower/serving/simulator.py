@@ -80,7 +80,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Ran:
-    """One step as it ran on a rank."""
+    """One step as it ran on a rank; of a pipeline, in one of its stages."""
 
     seconds: float
     device_s: float  # of them
@@ -324,7 +324,8 @@ class _Rank:
         if not len(requests):
             return 0
         decodes = len(requests) - len(flight.chunks)
-        self.ran.append(Ran(seconds, flight.device_s, decodes, flight.context, flight.chunks, flight.ending))
+        device_s = flight.device_s / self.engine.stages
+        self.ran.append(Ran(seconds, device_s, decodes, flight.context, flight.chunks, flight.ending))
         self.busy_s += seconds
         self.reading_s += seconds if flight.chunks else 0.0
         self.cache_s += seconds * (1 - state.pool.free / self.engine.blocks)

@@ -26,6 +26,7 @@ from neuralpower.serving.surface import Family, StepSurface, sizes_of
 from neuralpower.trace.passes.graph import captured_sizes
 
 Array = np.ndarray
+Tables = dict[str, dict[str, Array]]  # by what is priced, and by the column of outcomes
 # Columns of what steps draw, in a bound.
 JOULES = {"value": "energy_j", "low": "energy_low_j", "high": "energy_high_j"}
 # The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
@@ -91,12 +92,12 @@ class StepTimes:
         graphs_prompts: bool = True,
         verified: int = 0,
         drafter: StepTimes | None = None,
-        known: dict[str, Outcomes] | None = None,
+        known: Tables | None = None,
     ) -> None:
         self.surface, self.joules = surface, joules
         self.budget, self.requests, self.longest = budget, requests, longest
         self.drafter, self.each = drafter, 1 + verified
-        self.known = {} if known is None else known
+        self.known: Tables = {} if known is None else known
         ranks = surface.layout.tensor * surface.layout.data
         self.skew = SKEW * float(np.interp(ranks, list(SLOWEST), list(SLOWEST.values())))
         self.sizes = np.array(captured_sizes(min(2 * requests, surface.captured)), dtype=int)
@@ -207,7 +208,7 @@ class StepTimes:
         """Attention and scans of decodes alone."""
         row = self.decodes.row(len(contexts))
         return max(
-            float(np.interp(contexts, self.decodes.cached, row).mean()),
+            float(np.interp(contexts, self.decodes.cached, row).sum()) / max(len(contexts), 1),
             self.laws.cold_s(contexts) * self._ratio,
         )
 
@@ -233,21 +234,20 @@ class StepTimes:
         return pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
 
     def _priced(self, name: str, count: int, add: Callable[[Pool], None]) -> Array:
-        """Seconds of all layers; at the exchanges among them the ranks wait for the slowest."""
-        exchanges = f"{name}, exchanges"
+        """Seconds of all layers, or joules; at the exchanges among them the ranks wait for the slowest."""
         if name not in self.known:
             pool = Pool(count, graphed=True)
             add(pool)
             work = pool.work(self.surface.predictor, self.surface.dtype)
-            self.known[name] = work.outcomes(self.surface.predictor)
-            if self.skew and Collective.kind in work.places:
-                self.known[exchanges] = work.by_kind(self.surface.predictor)[Collective.kind]
-        column = JOULES[self.joules] if self.joules else "runtime_s"
-        whole = np.asarray(getattr(self.known[name], column))
-        if exchanges not in self.known:
-            return whole
-        apart = np.asarray(getattr(self.known[exchanges], column))
-        return np.asarray(whole + self.skew * (whole - apart))
+            whole = work.outcomes(self.surface.predictor)
+            apart = work.by_kind(self.surface.predictor).get(Collective.kind) if self.skew else None
+            self.known[name] = {}
+            for column in ("runtime_s", *JOULES.values()):
+                values = getattr(whole, column)
+                if apart is not None:
+                    values = values + self.skew * (values - getattr(apart, column))
+                self.known[name][column] = values.astype(np.float32)  # as they are kept on the disk
+        return self.known[name][JOULES[self.joules] if self.joules else "runtime_s"].astype(float)
 
     def _all(self, family: Family, *, ends: bool) -> Array:
         """[requests + 1] of `_shared`."""

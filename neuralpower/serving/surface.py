@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -25,7 +26,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.experts import Experts
-from neuralpower.layers.rows import to_row
+from neuralpower.layers.rows import field_names, to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase, Step
 from neuralpower.networks.source import Source
@@ -56,6 +57,7 @@ STEPS = (
     (7, 300),
     (13, 1_100),
 )  # (requests, tokens beyond the largest window) of traced decode steps
+KEY_DTYPE = "key_dtype"  # the field of layers that read a cache
 LOADS = ("hit", "fullest")  # numbers of experts that follow from the routing
 
 
@@ -146,6 +148,21 @@ class StepSurface:
     def mixes(self) -> bool:
         """Whether it has experts."""
         return any(isinstance(layer.example, Experts) for layer in self.prompts.shared)
+
+    def with_cache(self, dtype: str) -> StepSurface:
+        """The same where the cache holds keys and values of another type."""
+
+        def cached(layer: RequestLayer) -> RequestLayer:
+            if KEY_DTYPE not in field_names(type(layer.example)):
+                return layer
+            changes: dict[str, Any] = {KEY_DTYPE: dtype}
+            return replace(layer, example=replace(layer.example, **changes))
+
+        prompts, decodes = (
+            replace(family, requests=tuple(map(cached, family.requests)))
+            for family in (self.prompts, self.decodes)
+        )
+        return replace(self, prompts=prompts, decodes=decodes)
 
     @property
     def cache_bytes(self) -> float:

@@ -134,10 +134,10 @@ def test_a_device_without_the_arithmetic_says_what_runs() -> None:
     assert (scheme.form.activations, scheme.widened) == ("", ("float8_e4m3fn",))
     assert as_run(parsed("w8a8"), a100) == parsed("w8a8")  # which it has
     out = done("predict", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "fp8", "-v")
-    assert "weights fp8 (the device has no fp8 arithmetic, so products run in float32), " in out
+    assert "weights fp8 (the device has no fast fp8 arithmetic, so products run in float32), " in out
     line = next(line for line in out.splitlines() if line.startswith("weights "))
     assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head unchanged: ")
-    assert line.endswith("; the device has no fp8 arithmetic, so products run in float32")
+    assert line.endswith("; the device has no fast fp8 arithmetic, so products run in float32")
 
 
 def test_the_command_line_takes_weights_everywhere(checkpoint: str) -> None:

@@ -61,6 +61,8 @@ def test_a_device_without_the_arithmetic_widens_weights() -> None:
     widened = form.on({"bfloat16": 3e14, "int8": 6e14})
     assert (widened.activations, widened.dtype, widened.group) == ("", "float8_e4m3fn", ROW)
     assert widened.bytes(SQUARE) == form.bytes(SQUARE)
+    few = FORMATS["w8a8"].on({"bfloat16": 2.2e15, "int8": 1.5e14})  # as Blackwell Ultra has
+    assert few.activations == "" and FORMATS["w8a8"].on({"bfloat16": 3e14, "int8": 6e14}).activations
     assert FORMATS["nvfp4"].on({"float4_e2m1fn": 9e15}).activations == "nvfp4"  # whose peak that is
     scheme = parsed("fp8").on({"bfloat16": 3e14})
     assert scheme.widened == ("float8_e4m3fn",)

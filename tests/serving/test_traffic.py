@@ -20,10 +20,12 @@ from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.explore.outcomes import Pool
 from neuralpower.report.page import html_text
 from neuralpower.report.results.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Target
+from neuralpower.serving.plan import Interrupted, _tried
 from neuralpower.serving.policies import host_of
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import Traffic, served_at
@@ -179,6 +181,34 @@ def test_a_plan_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
     asked["keep"].write_text("{\n")
     with pytest.raises(InputError, match="line 1"):
         neuralpower.plan(SMALL, **asked)
+
+
+def test_a_plan_tries_weights_and_stages_and_says_what_it_has_when_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "devices": "h100-sxm"}
+    asked |= {"tensor_parallel": "1", "pipeline_parallel": "1,2", "weights": "none,fp8"}
+    found = neuralpower.plan(SMALL, **asked)
+    tried = {(c.layout.pipeline, c.candidate.weights) for c in found.choices}
+    assert tried == {(1, None), (1, "fp8"), (2, None), (2, "fp8")}
+    for choice in found.choices:
+        assert choice.goodput is not None and choice.goodput <= choice.highest
+        assert choice.power_w is not None and choice.power_w <= 700 * choice.devices  # its limit
+    text = plan_table(found)
+    assert "stages" in text and "weights" in text and "(goodput)" in text
+
+    def ended(wanted: Any, candidate: Any, guess: float) -> Any:
+        if candidate.weights:
+            raise KeyboardInterrupt
+        return highest(wanted, candidate, guess)
+
+    highest = _tried
+    monkeypatch.setattr("neuralpower.serving.plan._tried", ended)
+    with pytest.raises(Interrupted) as error:
+        neuralpower.plan(SMALL, **asked, keep=tmp_path / "plan.jsonl")
+    assert error.value.plan.choices and "interrupted: " in plan_table(error.value.plan)
+    monkeypatch.undo()
+    assert neuralpower.plan(SMALL, **asked, keep=tmp_path / "plan.jsonl").to_json() == found.to_json()
 
 
 def test_a_plan_is_made_on_a_ray_cluster_as_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +386,36 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
     assert other.load(workload, 50.0).latency_s != first.load(workload, 50.0).latency_s
     with pytest.raises(pytest.fail.Exception, match="traced again"):
         deployed(MIXTURE, predictor, **SIZES, layout=Layout(tensor=2), cluster=cluster_of("2xh100-sxm"))
+
+
+def test_what_is_priced_is_kept_and_priced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path))
+    asked, sizes = {**ASKED, "device": "h100-sxm"}, []
+    first = neuralpower.traffic(MIXTURE, **asked)
+    other = neuralpower.traffic(MIXTURE, **{**asked, "device": "h200"})
+    assert other.value.drawn != first.value.drawn  # tables of another device
+
+    def pool(steps: int, *, graphed: bool) -> Pool:
+        sizes.append(steps)
+        return Pool(steps, graphed=graphed)
+
+    monkeypatch.setattr("neuralpower.serving.step_times.Pool", pool)
+    again = neuralpower.traffic(MIXTURE, **{**asked, "rate": 20})
+    assert neuralpower.traffic(MIXTURE, **asked).to_json() == first.to_json() != again.to_json()
+    assert set(sizes) == {1}  # no table
+
+
+def test_a_cache_of_a_shorter_type_is_read_faster_and_holds_more() -> None:
+    predictor = neuralpower.load("h100-sxm").predictor
+    usual, short, said = (
+        deployed(SMALL, predictor, options={"cache_dtype": name}, **SIZES)
+        for name in ("auto", "fp8", "bfloat16")
+    )
+    step = [Step(contexts=(32_000,) * 256)]
+    assert short.surface.at(step).runtime_s < usual.surface.at(step).runtime_s
+    assert short.surface.cache_bytes == usual.surface.cache_bytes / 2
+    assert short.engine.blocks > 1.9 * usual.engine.blocks
+    assert said.surface.at(step).runtime_s == usual.surface.at(step).runtime_s
 
 
 def test_steps_of_several_layouts_priced_at_once_take_what_each_takes() -> None:

@@ -191,11 +191,20 @@ def plan_table(found: Plan) -> str:
         lines.append(grid(known, [[row[name] for name in known] for row in cells], left=1))
         lines += ["", "* no other takes fewer devices, less money and less energy at once"]
         best = found.choices[0]
+        lines.append(_goodput(best))
         if best.over_time:
             each = ", ".join(map(str, best.over_time))
             lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
     skipped = (f"skipped {what}: {reason}" for what, reason in found.skipped)
     return "\n".join([*lines, *note_lines([*found.notes, *skipped])])
+
+
+def _goodput(best: Choice) -> str:
+    """What one replica of the first way holds."""
+    text = f"one replica of {best.candidate} holds {best.highest:.3g} requests/s"
+    return (
+        text if best.goodput is None else f"{text}, {best.goodput:.3g} of them within the promise (goodput)"
+    )
 
 
 def _cells(found: Plan, choice: Choice) -> dict[str, str]:
@@ -204,6 +213,8 @@ def _cells(found: Plan, choice: Choice) -> dict[str, str]:
     return {
         "device": choice.device + (" *" if choice.front else ""),
         "ranks": str(choice.layout.ranks),
+        "stages": str(choice.layout.pipeline) if any(c.layout.pipeline > 1 for c in found.choices) else "-",
+        "weights": apart.weights or "-",
         "prefill + decode": f"{apart.prefills} + {apart.decodes}" if apart.prefills else "-",
         "replicas": str(choice.replicas),
         "devices": str(choice.devices),

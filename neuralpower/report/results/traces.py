@@ -3,90 +3,56 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from neuralpower.files.terminal import unstyled, visible
+from neuralpower.files.terminal import visible
 from neuralpower.prediction.rows import Column
 from neuralpower.report.charts import Areas, BarSeries
-from neuralpower.report.grid import WIDTH, as_asked, grid, note_lines
+from neuralpower.report.grid import as_asked, grid, line_width, listed, note_lines
 from neuralpower.report.number_format import quantity, share
 from neuralpower.report.page import Page, Section, Table
 from neuralpower.traces.explanation import BINS, COLUMNS, CallRow, Explanation, Part
 
 LONGEST = {"shapes": 44, "operator": 40, "path": 36}  # letters of a cell in tables
+NARROW = {**LONGEST, "operator": 22}  # the same where lines have a width: causes are told whole
 MOST = 12  # parts that are listed
 NAMED = 55  # letters of a part's name
-# What a table that is too wide goes without, one after the other: a column, or letters of its cells.
-SPARED: Sequence[tuple[str, int]] = (
-    ("basis", 0),
-    ("low", 0),
-    ("high", 0),
-    ("dtype", 0),
-    ("module", 24),
-    ("shapes", 24),
-    ("operator", 24),
-    ("module", 0),
-    ("shapes", 0),
-    ("operator", 16),
-)
+SPARED = ("basis", "low", "high", "dtype", "module", "shapes")
+"""Columns that narrow tables do without, in this order."""
 
 
-def explanation_table(
-    found: Explanation, top: int = 0, *, marked: bool = False, width: int = WIDTH, full: bool = False
-) -> str:
-    """The totals, the causes, the calls by saving, then what has no price.
-
-    Args:
-        found: what is shown.
-        top: calls; 0 for all.
-        marked: with styles.
-        width: letters of a line; columns of less weight go where the calls need more.
-        full: with all columns.
-    """
+def explanation_table(found: Explanation, top: int = 0, *, marked: bool = False) -> str:
+    """The totals, the causes, the calls by saving, then what has no price; `top` calls, 0 for all."""
     rows = [row for row in found.rows if row.measured_s]
     shown = rows[: top or None]
     lines = [*_head(found), ""]
     if found.findings:
         lines += [grid(["cause", "saves", "calls"], _causes(found), left=1), *_fixes(found), ""]
     if shown:
-        lines.append(_calls(found, shown, 10**6 if full else width))
+        lines.append(_calls(found, shown))
     if len(shown) < len(rows):
         lines.append(f"({len(rows) - len(shown)} more)")
     for title, parts in (("without a price", found.unpriced), ("idle", found.gaps)):
         if parts:
             lines += ["", grid([title, "time", "count"], _parts(parts), left=1)]
     lines += ["", *note_lines(found.notes)]
-    return as_asked([part for line in lines for part in _wrapped(line, width)], marked).rstrip()
+    return as_asked([part for line in lines for part in _wrapped(line)], marked).rstrip()
 
 
-def _wrapped(line: str, width: int) -> list[str]:
-    """A line of prose in lines of `width` letters; a table as it is."""
-    if "\n" in line or len(line) <= width:
+def _wrapped(line: str) -> list[str]:
+    """A line of prose in lines of the table's width; a table as it is."""
+    width = line_width()
+    if width is None or "\n" in line or len(line) <= width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _calls(found: Explanation, rows: Sequence[CallRow], width: int) -> str:
-    """A table of calls within `width`, as far as sparing its columns brings it there."""
+def _calls(found: Explanation, rows: Sequence[CallRow]) -> str:
     columns = shown_columns(found)
     if not any(row.cause for row in rows):
         del columns["cause"]
-    by_header = {column.header: column for column in COLUMNS}
-    table = _grid(columns, rows)
-    for header, letters in SPARED:
-        if max(map(len, unstyled(table).splitlines())) <= width:
-            break
-        if header in columns and letters:
-            columns[header] = _cell(by_header[header], letters)
-        else:
-            columns.pop(header, None)
-        table = _grid(columns, rows)
-    return table
-
-
-def _grid(columns: Mapping[str, Callable[[CallRow], str]], rows: Sequence[CallRow]) -> str:
-    return grid([*columns], [[cell(row) for cell in columns.values()] for row in rows])
+    return listed(rows, columns, spared=SPARED)
 
 
 def _head(found: Explanation) -> Iterator[str]:
@@ -135,13 +101,14 @@ def shown_columns(found: Explanation) -> dict[str, Callable[[CallRow], str]]:
     return {one.header: _cell(one) for one in shown}
 
 
-def _cell(column: Column, letters: int = 60) -> Callable[[CallRow], str]:
+def _cell(column: Column) -> Callable[[CallRow], str]:
+    longest = (LONGEST if line_width() is None else NARROW).get(column.name, 60)
+
     def cell(row: CallRow) -> str:
         value: Any = column.value(row)
         if column.unit:
             return quantity(value, column.unit)
         text = "-" if value in (None, "") else visible(str(value))
-        longest = min(LONGEST.get(column.name, 60), letters)
         if column.name == "path" and len(text) > longest:  # the innermost modules say most
             return f"...{text[3 - longest :]}"
         return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -50,12 +50,14 @@ class VLLM:
         need = state.prompt[running] + state.made[running] - state.computed[running]
         if state.draft:
             need += state.draft * ((state.made[running] > 0) & (need == 1))
-        before = np.cumsum(need) - need
-        tokens = np.clip(state.budget - before, 0, need)
+        tokens = need
+        if need.sum() > state.budget:
+            tokens = np.clip(state.budget - (np.cumsum(need) - need), 0, need)
         lacking = np.maximum(-(-(state.computed[running] + tokens) // state.block) - state.held[running], 0)
         if state.pool.take(int(lacking.sum())):
             state.held[running] += lacking
-            planned.tokens = {r: n for r, n in zip(ready, tokens.tolist(), strict=True) if n}
+            served = tokens > 0
+            planned.tokens = dict(zip(running[served].tolist(), tokens[served].tolist(), strict=True))
             return state.budget - int(tokens.sum()), False
         return self._one_by_one(state, planned)
 

@@ -12,6 +12,7 @@ from neuralpower.networks.input_request import check_count
 from neuralpower.prediction.memory.engines.board import Board, board_of
 from neuralpower.prediction.memory.engines.engine_memory import (
     ACTIVATIONS,
+    CACHE_TYPES,
     IMAGES,
     LONGEST,
     WEIGHTS,
@@ -28,6 +29,7 @@ from neuralpower.prediction.memory.engines.vllm import VllmSettings
 
 __all__ = [
     "ACTIVATIONS",
+    "CACHE_TYPES",
     "ENGINES",
     "OPTIONS",
     "EngineRequest",

@@ -6,12 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from neuralpower.dtypes import DTYPES
 from neuralpower.prediction.memory.engines.board import Board
 from neuralpower.prediction.memory.engines.network import Served
 
 LONGEST = 2**30  # tokens: beyond, nobody asks
-# Bytes of a number in the cache of vLLM and SGLang; 0: as the model
-CACHE_BYTES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# What the cache of vLLM and SGLang holds; "": as the model
+CACHE_TYPES = {
+    "auto": "",
+    "bfloat16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
+CACHE_BYTES = {name: DTYPES[held].bits // 8 if held else 0 for name, held in CACHE_TYPES.items()}
 WEIGHTS, ACTIVATIONS, IMAGES, GRAPHS = "weights", "activations", "images", "CUDA graphs"  # names of parts
 
 
