@@ -92,9 +92,9 @@ class Option:
     of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # command -> fields that differ
 
 
-def _degree(help: str, several: str, metavar: str) -> Option:
+def _degree(help: str, several: str, metavar: str, aliases: str = "") -> Option:
     swept = {"help": several, "metavar": metavar, "default": "1"}
-    return Option(help, SEVERAL, 1, of={"sweep": swept})
+    return Option(help, SEVERAL, 1, of={"sweep": swept}, aliases=aliases)
 
 
 def _flag(help: str, panel: str, **more: Any) -> Option:
@@ -225,7 +225,7 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
     weights: Annotated[
         str | None,
         Option(
-            "Quantisation of weights; int4:64 has groups of 64",
+            "Quantisation of weights; int4:64 has groups of 64, transformer=nf4 is of a part",
             what="weights",
             words=words.WEIGHTS,
             meant=any_word,
@@ -549,6 +549,31 @@ class Degrees(Devices, Generic[Number], total=False):
             "Replicas, each with samples of its own.",
             "Replicas, each with samples of its own.",
             "<replicas,...>",
+        ),
+    ]
+    ulysses_degree: Annotated[
+        Number,
+        _degree(
+            "Images: ranks that share tokens, and attention by heads.",
+            "Images: ranks that share tokens, and attention by heads.",
+            "<ranks,...>",
+        ),
+    ]
+    ring_degree: Annotated[
+        Number,
+        _degree(
+            "Images: ranks that share tokens, and attention by keys.",
+            "Images: ranks that share tokens, and attention by keys.",
+            "<ranks,...>",
+        ),
+    ]
+    guidance_degree: Annotated[
+        Number,
+        _degree(
+            "Images: 2 ranks, with the text and without.",
+            "Images: 2 ranks, with the text and without: 1,2.",
+            "<ranks,...>",
+            aliases="cfg_degree cfg_parallel use_cfg_parallel enable_cfg_parallel",
         ),
     ]
     zero: Annotated[

@@ -92,8 +92,9 @@ class Request:
     @property
     def inputs(self) -> InputRequest:
         """The sizes that its inputs are made from; a training step has labels besides."""
-        dtype = torch_dtype(self.dtype)
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains, self.picture)
+        dtype, shape = torch_dtype(self.dtype), self.input_shape
+        picture = replace(self.picture, layout=self.layout)
+        return InputRequest(self.batch_size, self.seq_len, shape, dtype, self.trains, picture)
 
     @property
     def length(self) -> int | None:
@@ -139,7 +140,7 @@ class Request:
             **{name: getattr(phase, name) for name in ("context", "prompt", "new_tokens")},
             "phase": phase.name,
             **self.picture.options,
-            **{f"{name}_parallel": getattr(layout, name) for name in DEGREES},
+            **{option: getattr(layout, name) for name, option in DEGREES.items()},
             "zero": layout.shard.removeprefix("zero") or None,
             "schedule": layout.schedule,
             "interleave": layout.interleave,

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.layout import PICTURED
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
 from neuralpower.networks.diffusion.classes import network_source
@@ -32,6 +33,7 @@ from neuralpower.networks.diffusion.families import (
     temporal_ratio,
 )
 from neuralpower.networks.diffusion.pictures import MOST_STEPS, OFF, ON, Picture
+from neuralpower.networks.diffusion.sequence import shared_out
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 
@@ -116,13 +118,16 @@ def composed(pipeline: Pipeline, dtype: torch.dtype) -> nn.Module:
 def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of all parts, and the picture that they make; raises InputError."""
     picture, latents = pictured(pipeline, request)
+    picture, shared = shared_out(pipeline, picture, latents)
     calls: dict[str, dict[str, Any]] = {}
     for role in pipeline.encoders:
         calls[role] = _text(pipeline, role, request)
     denoisers = [role for role in pipeline.denoisers if picture.times[role]]
     for role in denoisers:
-        calls[role] = dict(inputs_of(module.get_submodule(role), latents, request.dtype).kwargs)
-    calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture, latents)
+        calls[role] = dict(inputs_of(module.get_submodule(role), shared, request.dtype).kwargs)
+    calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture)
+    latent = calls[SCHEDULER]["latents"].numel() * picture.batch // picture.made
+    picture = replace(picture, latents=latent)
     if VAE in pipeline.parts:
         calls[VAE] = {"latents": _decodes(pipeline, picture, latents, request)}
         if pipeline.family.encodes:
@@ -134,8 +139,10 @@ def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest
 def part_inputs(pipeline: Pipeline, role: str, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of a denoiser alone, as the pipeline calls it; raises InputError."""
     picture, latents = pictured(pipeline, request)
-    offload = request.asked_picture.offload
-    _refuse(offload, f"--offload {offload}: {pipeline.name}/{role} runs alone; ask for {pipeline.name}")
+    asked = request.asked_picture.asked
+    for name in {"offload", *(f"{group}_degree" for group in PICTURED)}.intersection(asked):
+        option = f"--{name.replace('_', '-')} {asked[name]}"
+        raise InputError(f"{option}: {pipeline.name}/{role} runs alone; ask for {pipeline.name}")
     if role == VAE:
         return Inputs(kwargs={"latents": _decodes(pipeline, picture, latents, request)})
     latents = replace(latents, batch=request.batch_size)
@@ -157,11 +164,11 @@ def _tokens(pipeline: Pipeline, role: str, request: InputRequest) -> int:
     return int(stated if request.seq_len is None else min(stated, request.seq_len))
 
 
-def _stepped(call: Mapping[str, Any], picture: Picture, latents: Latents) -> dict[str, Tensor]:
-    """What the scheduler takes: the latents that the denoiser reads, and as many predictions."""
+def _stepped(call: Mapping[str, Any], picture: Picture) -> dict[str, Tensor]:
+    """What the scheduler takes: the latents that the denoiser reads, all of them, and as many predictions."""
     value = next(one for name, one in call.items() if name in ("sample", "hidden_states", "x"))
     tensor: Tensor = torch.stack(value) if isinstance(value, list) else value
-    tensor = tensor[: max(picture.made, 1)]
+    tensor = tensor[: max(picture.made, 1)].repeat_interleave(picture.layout.sequences, 1)
     return {"latents": torch.zeros_like(tensor), "noise": torch.zeros_like(tensor)}
 
 
@@ -189,7 +196,13 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         raise InputError(f"--steps {steps}: from 1 to {MOST_STEPS:,}; write --steps {family.steps}")
     guidance = _guidance(pipeline, asked.guidance, notes)
     latents = _latents(pipeline, request)
-    doubles = guidance and family.guided == BATCH
+    apart = asked.layout.guidance
+    if apart > 1 and not guidance:
+        raise InputError(
+            f"--guidance-degree {apart}: a step of {pipeline.name} has one pass, which no two ranks share; "
+            "leave it out, or write --guidance on where the model is not distilled"
+        )
+    doubles = guidance and family.guided == BATCH and apart == 1
     prompts, images = request.batch_size, asked.images or 1
     ratio, config = _ratio(pipeline), pipeline.parts.get(VAE, {})
     picture = Picture(
@@ -206,9 +219,10 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         denoisers=pipeline.denoisers,
         batch=prompts * images * (1 + doubles),
         offload=asked.offload or "",
+        layout=asked.layout,
         notes=tuple(notes),
     )
-    passes = 2 if guidance and family.guided == PASSES else 1
+    passes = 2 if guidance and family.guided == PASSES and apart == 1 else 1
     times = _times(
         pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != EMBEDDED
     )

@@ -39,10 +39,12 @@ class Family:
     ratio: int | None = None  # pixels of the result along a side of a latent, where not the decoder's
     latent_length: int | None = None  # of a sound
     cropped: Mapping[str, int] = field(default_factory=dict)  # encoder -> tokens of a template that it drops
+    joint: bool = False  # whether tokens of the text stand beside those of the image, and attend as they do
 
 
 SD = Family(steps=50, texts={"text_encoder": 77})
 FLUX = Family(
+    joint=True,
     steps=28,
     guided=EMBEDDED,
     texts={"text_encoder": 77, "text_encoder_2": 512},
@@ -56,7 +58,7 @@ FAMILIES: Mapping[str, Family] = {
         steps=50, texts={"text_encoder": 77, "text_encoder_2": 77}, reads={UNIFIED: ("text_encoder",)}
     ),
     "StableDiffusionUpscalePipeline": Family(steps=75, texts={"text_encoder": 77}, size=(2048, 2048)),
-    "StableDiffusion3Pipeline": Family(
+    "StableDiffusion3Pipeline": Family(joint=True, 
         steps=28,
         texts={"text_encoder": 77, "text_encoder_2": 77, "text_encoder_3": 256},
         reads={UNIFIED: ("text_encoder", "text_encoder_3")},
@@ -64,7 +66,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "FluxPipeline": FLUX,
     "FluxKontextPipeline": replace(FLUX, conditions=1, encodes=True),
-    "ChromaPipeline": Family(
+    "ChromaPipeline": Family(joint=True, 
         steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2
     ),
     "PixArtAlphaPipeline": Family(steps=20, texts={"text_encoder": 120}, patch=2),
@@ -77,15 +79,15 @@ FAMILIES: Mapping[str, Family] = {
         size=(1024, 1024),
         patch=2,
     ),
-    "QwenImagePipeline": Family(
+    "QwenImagePipeline": Family(joint=True, 
         steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
     ),
-    "Lumina2Pipeline": Family(
+    "Lumina2Pipeline": Family(joint=True, 
         steps=30, guided=PASSES, texts={"text_encoder": 256}, size=(1024, 1024), patch=2
     ),
-    "AuraFlowPipeline": Family(steps=50, texts={"text_encoder": 256}, size=(1024, 1024), patch=2),
+    "AuraFlowPipeline": Family(joint=True, steps=50, texts={"text_encoder": 256}, size=(1024, 1024), patch=2),
     "KolorsPipeline": Family(steps=50, texts={"text_encoder": 256}),
-    "CogView4Pipeline": Family(
+    "CogView4Pipeline": Family(joint=True, 
         steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
     ),
     "WanPipeline": Family(
@@ -97,7 +99,7 @@ FAMILIES: Mapping[str, Family] = {
         frames=81,
         patch=2,
     ),
-    "HunyuanVideoPipeline": Family(
+    "HunyuanVideoPipeline": Family(joint=True, 
         task=VIDEO,
         steps=50,
         guided=EMBEDDED,
@@ -107,9 +109,9 @@ FAMILIES: Mapping[str, Family] = {
         frames=129,
         patch=2,
     ),
-    "CogVideoXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
+    "CogVideoXPipeline": Family(joint=True, task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
     "LTXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 128}, size=(704, 512), frames=161),
-    "MochiPipeline": Family(
+    "MochiPipeline": Family(joint=True, 
         task=VIDEO, steps=64, texts={"text_encoder": 256}, size=(848, 480), frames=19, patch=2
     ),
     "StableAudioPipeline": Family(task=AUDIO, steps=100, texts={"text_encoder": 128}, latent_length=1024),
