@@ -141,7 +141,9 @@ def with_calls(few: Sequence[Observation], path: Path) -> list[Observation]:
     return [*few, *(one for one in traces.observations(path) if one.device in devices)]
 
 
-def grouped(observed: Sequence[Observation], key: Callable[[Observation], str]) -> dict[str, list[Observation]]:
+def grouped(
+    observed: Sequence[Observation], key: Callable[[Observation], str]
+) -> dict[str, list[Observation]]:
     """The observations by what `key` says of each."""
     found: dict[str, list[Observation]] = {}
     for one in observed:

@@ -343,6 +343,13 @@ class Pictured(TypedDict, total=False):
             otherwise="Default: nothing.",
         ),
     ]
+    controlnet: Annotated[
+        str | None,
+        Option(
+            "A ControlNet besides: on, as diffusers makes one of the denoiser, or a network's name.", IMAGES
+        ),
+    ]
+    ip_adapter: Annotated[bool, _flag("An IP-adapter besides: an image, read as four tokens.", IMAGES)]
 
 
 class Training(TypedDict, total=False):
@@ -954,7 +961,9 @@ class Sweeping(
     """A grid."""
 
 
-class Laying(Sizes[int | None, OneDtype], Tokens[int | None], Training, Ways, Devices, Ranking, total=False):
+class Laying(
+    Sizes[int | None, OneDtype], Tokens[int | None], Pictured, Training, Ways, Devices, Ranking, total=False
+):
     """Keywords of `parallel`."""
 
 

@@ -169,9 +169,23 @@ class Request:
         from neuralpower.networks.adapters import with_lora
         from neuralpower.trace.memory_formats import with_channels_last
 
-        found = resolve(self.model)
+        found, picture = resolve(self.model), self.picture
+        if picture.controlnet is not None or picture.ip_adapter:
+            found = self._steered(found)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
+
+    def _steered(self, pipeline: Source) -> Source:
+        """A pipeline with its ControlNet and its IP-adapter; raises InputError for another network."""
+        name, adapter = self.picture.controlnet, self.picture.ip_adapter
+        if pipeline.steered is None:
+            option = "--ip-adapter" if name is None else f"--controlnet {name}"
+            raise InputError(
+                f"{option}: {pipeline.name} is no whole pipeline of diffusion; leave it out, or take one of "
+                "`neuralpower models --task image`"
+            )
+        controlnet = None if name in (None, ON) else resolve(name)
+        return pipeline.steered(controlnet, name == ON, adapter)
 
     def run_on(self, platform: Platform) -> str:
         """How it runs on a platform; raises InputError for an unknown way, and one that the phase lacks."""
@@ -289,6 +303,8 @@ def picture_in(options: Given) -> PictureRequest:
         slicing=bool(options.get("slicing")),
         reuse_steps=reused,
         offload=offload,
+        controlnet=_guidance(options.get("controlnet")),
+        ip_adapter=bool(options.get("ip_adapter")),
         **counts,
     )
 

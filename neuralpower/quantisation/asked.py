@@ -55,7 +55,9 @@ def parsed(text: str) -> Scheme:
     if len({*parts}) < len(parts) or not all(part and scheme for part, _, scheme in pairs):
         raise InputError(f"weights {text!r}: write each part once, as in transformer=nf4,text_encoder=int8")
     schemes = tuple((part, _named(scheme)) for part, (_, _, scheme) in zip(parts, pairs, strict=True))
-    return Scheme(name=",".join(f"{part}={scheme.name}" for part, scheme in schemes), form=None, parts=schemes)
+    return Scheme(
+        name=",".join(f"{part}={scheme.name}" for part, scheme in schemes), form=None, parts=schemes
+    )
 
 
 def _named(text: str) -> Scheme:

@@ -1,6 +1,8 @@
 """A pipeline as one network: each part runs once, and a `Picture` says how often it runs in one call.
 
 text encoders    once for each prompt, and once more for the negative one
+image_encoder    once for each prompt: of an IP-adapter
+controlnet       with each pass of the denoiser
 denoiser         steps times, twice as often where guidance takes two passes
 scheduler        steps times: guidance is mixed in, and the latents take a step
 vae              once, once an image, or once a tile
@@ -21,10 +23,11 @@ from neuralpower.devices.layout import PICTURED
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
 from neuralpower.networks.diffusion.classes import network_source
+from neuralpower.networks.diffusion.families import EMBEDDED as DISTILLED
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
-    EMBEDDED,
+    DENOISERS,
     PASSES,
     VIDEO,
     Pipeline,
@@ -32,8 +35,15 @@ from neuralpower.networks.diffusion.families import (
     spatial_ratio,
     temporal_ratio,
 )
-from neuralpower.networks.diffusion.pictures import MOST_STEPS, OFF, ON, Picture
+from neuralpower.networks.diffusion.pictures import CONTROLNET, MOST_STEPS, OFF, ON, Picture
 from neuralpower.networks.diffusion.sequence import shared_out
+from neuralpower.networks.diffusion.variants import (
+    EMBEDDED,
+    IMAGE_ENCODER,
+    READ,
+    add_adapter,
+    steers_of,
+)
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 
@@ -66,8 +76,10 @@ class ImageProcessor(nn.Module):
 class Composed(nn.Module):
     """All parts of a pipeline, which run one after the other."""
 
-    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], steers: tuple[str, ...] = ()) -> None:
+        """`steers`: keywords of the denoiser that get what the ControlNet makes."""
         super().__init__()
+        self.steers = steers
         for name, part in parts.items():
             self.add_module(name, part)
         self.scheduler = Scheduler()
@@ -76,6 +88,7 @@ class Composed(nn.Module):
     def forward(self, calls: Mapping[str, Mapping[str, Any]], guided: bool = False) -> Any:
         """Role -> the keywords of its call."""
         image: Any = None
+        residuals: dict[str, Any] = {}
         for role, arguments in calls.items():
             part = getattr(self, role)
             if role == VAE and "encoded" in arguments:
@@ -84,6 +97,10 @@ class Composed(nn.Module):
                 image = decoded(part, arguments["latents"])
             elif role == SCHEDULER:
                 part(**arguments, guided=guided)
+            elif role == CONTROLNET:
+                residuals = dict(zip(self.steers, part(**arguments, return_dict=False), strict=True))
+            elif role in DENOISERS:
+                part(**arguments, **residuals)
             else:
                 part(**arguments)
         return image if image is None or image.dim() == 3 else self.image_processor(image)
@@ -109,28 +126,46 @@ def decoded(vae: nn.Module, latents: Tensor) -> Any:
 def composed(pipeline: Pipeline, dtype: torch.dtype) -> nn.Module:
     """All parts of a pipeline in a dtype; raises ModelError."""
     parts = {
-        role: network_source(f"{pipeline.name}/{role}", config).construct(dtype)
+        role: (pipeline.networks.get(role) or network_source(f"{pipeline.name}/{role}", config)).construct(
+            dtype
+        )
         for role, config in pipeline.parts.items()
     }
-    return Composed(parts)
+    if IMAGE_ENCODER in parts:
+        add_adapter(parts[pipeline.denoisers[0]])
+    return Composed(parts, steers_of(pipeline))
 
 
 def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of all parts, and the picture that they make; raises InputError."""
+    if request.labels:
+        part = f"{pipeline.name}/{pipeline.denoisers[0]}"
+        raise InputError(
+            f"phase training: {pipeline.name} runs whole to make pictures alone; train its denoiser: {part} "
+            "--phase training --lora 16"
+        )
     picture, latents = pictured(pipeline, request)
     picture, shared = shared_out(pipeline, picture, latents)
     calls: dict[str, dict[str, Any]] = {}
     for role in pipeline.encoders:
         calls[role] = _text(pipeline, role, request)
     denoisers = [role for role in pipeline.denoisers if picture.times[role]]
-    for role in denoisers:
+    if IMAGE_ENCODER in pipeline.parts:
+        image = torch.zeros(request.batch_size, 3, READ, READ, dtype=request.dtype)
+        calls[IMAGE_ENCODER] = {"pixel_values": image}
+    for role in (*((CONTROLNET,) if CONTROLNET in pipeline.parts else ()), *denoisers):
         calls[role] = dict(inputs_of(module.get_submodule(role), shared, request.dtype).kwargs)
+    if IMAGE_ENCODER in pipeline.parts:
+        call = calls[denoisers[0]]
+        embedded = torch.zeros(picture.batch, 1, EMBEDDED, dtype=request.dtype)
+        call["added_cond_kwargs"] = {**(call.get("added_cond_kwargs") or {}), "image_embeds": [embedded]}
     calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture)
     latent = calls[SCHEDULER]["latents"].numel() * picture.batch // picture.made
     picture = replace(picture, latents=latent)
     if VAE in pipeline.parts:
         calls[VAE] = {"latents": _decodes(pipeline, picture, latents, request)}
-        if pipeline.family.encodes:
+        reads = CONTROLNET in calls and "conditioning_channels" not in module.get_submodule(CONTROLNET).config
+        if pipeline.family.encodes or reads:  # an image that becomes latents
             pixels = (picture.prompts, 3, picture.height, picture.width)
             calls[VAE]["encoded"] = torch.zeros(pixels, dtype=request.dtype)
     return Inputs(kwargs={"calls": calls, "guided": picture.guidance}, picture=picture)
@@ -224,7 +259,7 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
     )
     passes = 2 if guidance and family.guided == PASSES and apart == 1 else 1
     times = _times(
-        pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != EMBEDDED
+        pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != DISTILLED
     )
     times[VAE] = picture.made if _sliced(picture, request) else 1
     if asked.tiling:
@@ -277,8 +312,10 @@ def _times(pipeline: Pipeline, steps: int, passes: int, reused: float, guidance:
     shares = [steps - late, late] if len(roles) > 1 else [steps]
     run = [share and max(round(share * (1 - reused)), 1) for share in shares]  # nothing precedes the first
     times = {role: share * passes for role, share in zip(roles, run, strict=False)}
+    steering = {CONTROLNET: times[roles[0]]} if CONTROLNET in pipeline.parts else {}
     return {
         **dict.fromkeys(pipeline.encoders, 1 + guidance),
+        **steering,
         **times,
         SCHEDULER: steps,
     }
@@ -289,7 +326,7 @@ def _guidance(pipeline: Pipeline, asked: str | None, notes: list[str]) -> bool:
     family = pipeline.family
     if asked not in (None, ON, OFF):
         raise InputError(f"--guidance {asked}: on or off; write --guidance {ON}")
-    if family.guided == EMBEDDED:
+    if family.guided == DISTILLED:
         if asked == ON:
             notes.append(
                 f"{pipeline.name} is distilled: guidance is an input of each step and takes no second pass"

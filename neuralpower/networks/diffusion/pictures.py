@@ -11,6 +11,7 @@ ON, OFF = "on", "off"
 MODEL, SEQUENTIAL, GROUP = "model", "sequential", "group"  # what of a pipeline is on the device at a time
 OFFLOADS = (MODEL, SEQUENTIAL, GROUP)
 MOST_STEPS = 10_000
+CONTROLNET = "controlnet"  # the part that runs with each pass of the denoiser
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class PictureRequest:
     slicing: bool = False  # the decoder works on one image at a time
     reuse_steps: float | None = None  # share of the steps that take the prediction of the step before
     offload: str | None = None  # model, sequential, group
+    controlnet: str | None = None  # on: as diffusers makes one of the denoiser; else a network's name
+    ip_adapter: bool = False
     layout: Layout = ONE  # whose ranks share the tokens and the passes of a guided step
 
     @property

@@ -21,7 +21,7 @@ from neuralpower.layers.collective import Collective
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
-from neuralpower.networks.diffusion.pictures import Picture
+from neuralpower.networks.diffusion.pictures import CONTROLNET, Picture
 from neuralpower.trace.exchanges import library_of, per_node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -49,9 +49,10 @@ def sequence_ranks(trace: Trace, question: Question) -> Trace:
     ranks = _Ranks(trace.picture, question)
     tasks: list[Task] = []
     last = {task.path.partition(".")[0]: i for i, task in enumerate(trace.tasks)}
+    steps = (*ranks.picture.denoisers, CONTROLNET)
     for i, task in enumerate(trace.tasks):
         part = task.path.partition(".")[0]
-        tasks += ranks.of(task) if part in ranks.picture.denoisers else (task,)
+        tasks += ranks.of(task) if part in steps else (task,)
         if part in ranks.picture.denoisers and last[part] == i:
             tasks += ranks.ends(task, part)
     return replace(trace, tasks=tuple(tasks))
