@@ -35,8 +35,9 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache callables catalogue decoder diffusion.composed diffusion.families diffusion.pictures families
-        hub input_request inputs slips passes phases promised_values refusals requests running sameness
+        adapters caches call_cache callables catalogue decoder diffusion.composed diffusion.families
+        diffusion.pictures families hub input_request inputs slips passes phases promised_values refusals
+        requests running sameness
         sharding shortened size_limits source sources sources.base sources.catalogue trust users_code zoo
         zoo.mnist zoo.paradnn
     """,

@@ -13,7 +13,7 @@ from neuralpower.errors import InputError, is_count, unknown
 TENSOR, EXPERT, DATA, PIPELINE = "tensor", "expert", "data", "pipeline"
 ULYSSES, RING, GUIDANCE = "ulysses", "ring", "guidance"
 PICTURED = (ULYSSES, RING, GUIDANCE)
-"""Groups of a pipeline of diffusion: ranks with a part of the tokens, and with one of a guided step's passes."""
+"""Groups of a pipeline of diffusion: ranks with a part of the tokens, or one of a guided step's passes."""
 GROUPS = (TENSOR, EXPERT, DATA, PIPELINE, *PICTURED)
 """Groups of ranks that exchange data: each has its own communicator."""
 GROUP = "neuralpower_group"  # attribute of a parameter: the group that shares it out, where that is its own

@@ -35,8 +35,8 @@ def shared_out(pipeline: Pipeline, picture: Picture, latents: Latents) -> tuple[
     tokens = _tokens(pipeline, latents)
     if tokens % layout.sequences:
         raise InputError(
-            f"{asked}: {layout.sequences} ranks do not divide the {tokens:,} tokens of {pipeline.name} at this "
-            f"size; {gcd(tokens, layout.sequences)} do, or choose another resolution"
+            f"{asked}: {layout.sequences} ranks do not divide the {tokens:,} tokens of {pipeline.name} at "
+            f"this size; choose {gcd(tokens, layout.sequences)}, or another resolution"
         )
     own = tokens // layout.sequences
     shared = _laid(latents, pipeline.family.patch, layout.sequences)

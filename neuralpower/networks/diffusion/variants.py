@@ -68,8 +68,8 @@ def steered(pipeline: Pipeline, controlnet: Source | None, *, usual: bool, adapt
         if kind not in CONTROLS:
             known = ", ".join(CONTROLS)
             raise InputError(
-                f"--controlnet: {pipeline.name} denoises by a {kind}, and those of {known} are known; leave it "
-                "out"
+                f"--controlnet: {pipeline.name} denoises by a {kind}, and those of {known} are known; "
+                "leave it out"
             )
         control = CONTROLS[kind]
         parts[CONTROLNET] = {**config, **control.fields, CLASS: control.kind}
@@ -79,8 +79,8 @@ def steered(pipeline: Pipeline, controlnet: Source | None, *, usual: bool, adapt
     if adapter:
         if kind != UNET:
             raise InputError(
-                f"--ip-adapter: {pipeline.name} denoises by a {kind}, and adapters of a {UNET} are known; leave "
-                "it out"
+                f"--ip-adapter: {pipeline.name} denoises by a {kind}, and adapters of a {UNET} are known; "
+                "leave it out"
             )
         parts[IMAGE_ENCODER] = ENCODER
     return replace(pipeline, parts=parts, networks=networks)
