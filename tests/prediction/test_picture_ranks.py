@@ -19,6 +19,7 @@ from neuralpower.networks.diffusion.composed import part_inputs, pictured
 from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
+from neuralpower.networks.diffusion.variants import ENCODER
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed
@@ -143,8 +144,11 @@ def test_parts_have_weights_of_their_own() -> None:
             parsed(text)
 
 
-def test_a_controlnet_and_an_adapter_run_beside_the_denoiser(tmp_path: Path) -> None:
+def test_a_controlnet_and_an_adapter_run_beside_the_denoiser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = str(folder(tmp_path))
+    monkeypatch.setitem(ENCODER, "num_hidden_layers", 1)  # type: ignore[arg-type]
     found = neuralpower.predict(
         root, device="h100-sxm", steps=3, controlnet="on", ip_adapter=True, dtype="bfloat16"
     )
@@ -163,7 +167,7 @@ def test_layouts_of_a_pipeline_say_images(tmp_path: Path) -> None:
     assert best.images_per_hour == pytest.approx(3600 * best.samples_per_s)  # type: ignore[operator]
     text = layouts_table(found)
     (header,) = (line for line in text.splitlines() if line.startswith("layout "))
-    assert "images/h" in header and "samples" not in header and "2 layouts skipped" in text
+    assert "images/h" in header and "samples" not in header and text.count("1 layout skipped") == 2
     guided = neuralpower.predict(root, device="h100-sxm", steps=2, guidance_degree=2, dtype="bfloat16")
     assert guided.images.energy_per_image_j.value == pytest.approx(2 * guided.energy_j.value)  # type: ignore[union-attr]
     with pytest.raises(InputError, match="pipeline 2: a pipeline of diffusion runs whole"):
