@@ -285,7 +285,7 @@ def of_sizes(model: Any, text: str) -> str:
 
 def picture_in(options: Given) -> PictureRequest:
     """The request to a pipeline of diffusion; raises InputError for numbers that cannot be."""
-    counts = {name: options.get(name) for name in ("frames", "steps", "images")}
+    counts: dict[str, Any] = {name: options.get(name) for name in ("frames", "steps", "images")}
     for name, value in counts.items():
         if value is not None and not is_count(value):
             raise InputError(

@@ -164,7 +164,8 @@ def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest
     picture = replace(picture, latents=latent)
     if VAE in pipeline.parts:
         calls[VAE] = {"latents": _decodes(pipeline, picture, latents, request)}
-        reads = CONTROLNET in calls and "conditioning_channels" not in module.get_submodule(CONTROLNET).config
+        controls: Any = module.get_submodule(CONTROLNET) if CONTROLNET in calls else None
+        reads = controls is not None and "conditioning_channels" not in controls.config
         if pipeline.family.encodes or reads:  # an image that becomes latents
             pixels = (picture.prompts, 3, picture.height, picture.width)
             calls[VAE]["encoded"] = torch.zeros(pixels, dtype=request.dtype)

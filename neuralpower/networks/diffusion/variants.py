@@ -17,8 +17,6 @@ from neuralpower.networks.diffusion.families import Pipeline
 from neuralpower.networks.diffusion.pictures import CONTROLNET
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from neuralpower.networks.source import Source
 
 IMAGE_ENCODER = "image_encoder"
@@ -93,7 +91,7 @@ def steers_of(pipeline: Pipeline) -> tuple[str, ...]:
     return CONTROLS[str(pipeline.parts[pipeline.denoisers[0]].get(CLASS))].steers
 
 
-def add_adapter(unet: nn.Module) -> None:
+def add_adapter(unet: Any) -> None:
     """Let all cross attention of a UNet read an image besides the text, as `load_ip_adapter` does."""
     library()
     from diffusers.models.attention_processor import IPAdapterAttnProcessor2_0
@@ -103,10 +101,11 @@ def add_adapter(unet: nn.Module) -> None:
     for part in unet.modules():
         if getattr(part, "is_cross_attention", False) and hasattr(part, "set_processor"):
             width, inner = part.cross_attention_dim, part.inner_dim
-            part.set_processor(IPAdapterAttnProcessor2_0(inner, width, (IMAGE_TOKENS,)).to(dtype))
-    width = unet.config.cross_attention_dim  # type: ignore[union-attr]
+            processor: Any = IPAdapterAttnProcessor2_0
+            part.set_processor(processor(inner, width, (IMAGE_TOKENS,)).to(dtype))
+    width = unet.config.cross_attention_dim
     projection = ImageProjection(
         image_embed_dim=EMBEDDED, cross_attention_dim=width, num_image_text_embeds=IMAGE_TOKENS
     )
     unet.encoder_hid_proj = MultiIPAdapterImageProjection([projection]).to(dtype)
-    unet.config.encoder_hid_dim_type = "ip_image_proj"  # type: ignore[union-attr]
+    unet.config.encoder_hid_dim_type = "ip_image_proj"
