@@ -148,7 +148,7 @@ def test_a_controlnet_and_an_adapter_run_beside_the_denoiser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = str(folder(tmp_path))
-    monkeypatch.setitem(ENCODER, "num_hidden_layers", 1)  # type: ignore[arg-type]
+    monkeypatch.setitem(ENCODER, "num_hidden_layers", 1)
     found = neuralpower.predict(
         root, device="h100-sxm", steps=3, controlnet="on", ip_adapter=True, dtype="bfloat16"
     )

@@ -230,8 +230,8 @@ class _Search:
                 for ring in _divisors(devices // guidance // ulysses):
                     ranks = guidance * ulysses * ring
                     if ranks <= per_node:
-                        degrees = dict(zip(PICTURED, (ulysses, ring, guidance), strict=True))
-                        yield Layout(data=devices // ranks, **degrees)
+                        replicas = devices // ranks
+                        yield Layout(data=replicas, ulysses=ulysses, ring=ring, guidance=guidance)
 
     def _schedules(self, pipeline: int) -> list[tuple[str, int]]:
         """(schedule, pieces of a rank): interleaved with as many pieces as there are blocks for."""
