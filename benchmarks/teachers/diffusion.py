@@ -40,7 +40,10 @@ def options_of(row: Mapping[str, str]) -> dict[str, Any]:
         "dtype": "bfloat16",
         **{degree: int(row[degree]) for degree in ("ulysses_degree", "ring_degree")},
     }
-    return {**found, "frames": int(float(row["num_frames"]))} if kind == "video" else found
+    if kind == "image":
+        return found
+    # mlenergy/diffusion/benchmark.py enables both for films
+    return {**found, "frames": int(float(row["num_frames"])), "tiling": True, "slicing": True}
 
 
 def observations(root: Path) -> list[Observation]:

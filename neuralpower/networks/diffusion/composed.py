@@ -48,10 +48,15 @@ from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 
 VAE, SCHEDULER, PROCESSOR = "vae", "scheduler", "image_processor"
-TILE, OVERLAP = (
-    512,
-    0.25,
-)  # pixels of a side of a decoder's tile, and the share of it that the next one repeats
+# (height, width) in pixels of a decoder's tile, and how far the next one begins, by the class of the decoder:
+# the defaults of diffusers 0.42; of others an assumption.
+USUAL_TILE, USUAL_STRIDE = (512, 512), (384, 384)
+SMALL, LARGE = ((256, 256), (192, 192)), ((512, 512), (448, 448))
+TILES: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    **dict.fromkeys(("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLMochi"), SMALL),
+    **{"AutoencoderKLHunyuanVideo": SMALL, "AutoencoderKLLTXVideo": LARGE, "AutoencoderDC": LARGE},
+    "AutoencoderKLCogVideoX": ((240, 360), (200, 288)),
+}
 
 
 class Scheduler(nn.Module):
@@ -217,8 +222,9 @@ def _decodes(pipeline: Pipeline, picture: Picture, latents: Latents, request: In
         return torch.zeros(batch, channels, latents.length or 1, dtype=request.dtype)
     height, width = latents.height or 1, latents.width or 1
     if request.asked_picture.tiling:
-        side = TILE // spatial_ratio(config)
-        height, width = min(height, side), min(width, side)
+        tile, _ = _tile_of(config)
+        ratio = spatial_ratio(config)
+        height, width = min(height, tile[0] // ratio), min(width, tile[1] // ratio)
     if picture.task == VIDEO or config.get("_class_name") == "AutoencoderKLQwenImage":
         return torch.zeros(batch, channels, latents.frames or 1, height, width, dtype=request.dtype)
     return torch.zeros(batch, channels, height, width, dtype=request.dtype)
@@ -264,7 +270,8 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
     )
     times[VAE] = picture.made if _sliced(picture, request) else 1
     if asked.tiling:
-        times[VAE] *= _tiles(picture.height) * _tiles(picture.width)
+        tile, stride = _tile_of(config)
+        times[VAE] *= _tiles(picture.height, tile[0], stride[0]) * _tiles(picture.width, tile[1], stride[1])
     return replace(picture, times=times), replace(latents, batch=picture.batch)
 
 
@@ -299,9 +306,14 @@ def _sliced(picture: Picture, request: InputRequest) -> bool:
     return request.asked_picture.slicing or picture.task == VIDEO
 
 
-def _tiles(pixels: int) -> int:
+def _tile_of(config: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A decoder's tile, and the distance to the next one."""
+    return TILES.get(str(config.get("_class_name")), (USUAL_TILE, USUAL_STRIDE))
+
+
+def _tiles(pixels: int, tile: int, stride: int) -> int:
     """Tiles along a side."""
-    return 1 if pixels <= TILE else ceil((pixels - OVERLAP * TILE) / (TILE * (1 - OVERLAP)))
+    return 1 if pixels <= tile else ceil((pixels - tile + stride) / stride)
 
 
 def _times(pipeline: Pipeline, steps: int, passes: int, reused: float, guidance: bool) -> dict[str, int]:
