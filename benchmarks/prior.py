@@ -54,8 +54,8 @@ TRACES = Path("build/timm-traces.pickle")
 CALLS = Doubt(call=0.3, network=0.115)  # of a device that was taught: families held out
 FAMILIES = Doubt(call=0.35, network=0.21)
 ELSEWHERE = Doubt(call=0.4, network=0.22)
-# Of devices of few networks: five pipelines of pictures on an H100 and a B200, each held out, deviated by 0.12
-# and 0.15.
+# Of devices of few networks: five pipelines of pictures, each held out, deviated by 0.12 on an H100 and by
+# 0.15 on a B200.
 OF_FEW = Doubt(call=0.35, network=0.15)
 # Of makers whose kernels few rows are of. Calls on each of nine of Apple's chips, and in each of four traces
 # of an MI300X, were held out: deviations of 0.54 and 0.87.

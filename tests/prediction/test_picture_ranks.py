@@ -52,7 +52,9 @@ def test_a_rank_has_a_part_of_the_tokens() -> None:
 
 
 def test_ranks_that_divide_nothing_are_refused() -> None:
-    with pytest.raises(InputError, match=r"--ulysses-degree 2: 2 ranks do not divide the 3,969 tokens .*choose 1"):
+    with pytest.raises(
+        InputError, match=r"--ulysses-degree 2: 2 ranks do not divide the 3,969 tokens .*choose 1"
+    ):
         shared("flux.1-dev", Layout(ulysses=2), resolution=(1008, 1008))
     with pytest.raises(InputError, match=r"--ring-degree 2: .* a UNet, .*; write --data-parallel 2"):
         shared("stable-diffusion-xl", Layout(ring=2))
@@ -87,7 +89,9 @@ HEADS = {"query_heads": 8, "key_heads": 8, "head_size": 64, "causal": False, "ma
 
 def tasks_of(layer: Any, layout: Layout, tokens: int) -> list[Task]:
     """What becomes of a call of a denoiser on ranks that have `tokens` each."""
-    picture = Picture("image", 4, True, 1, 1, denoisers=("transformer",), layout=layout, tokens=tokens, latents=99)
+    picture = Picture(
+        "image", 4, True, 1, 1, denoisers=("transformer",), layout=layout, tokens=tokens, latents=99
+    )
     task = Task("transformer.block", layer, share=4.0, at=7)
     return [*sequence_ranks(Trace((), tasks=(task,), picture=picture), Question(platform=CPU)).tasks]
 
@@ -105,7 +109,9 @@ def test_ulysses_ranks_attend_to_all_tokens_with_a_part_of_the_heads() -> None:
     (done,) = (layer for layer in layers if isinstance(layer, Attention))
     assert (done.query_heads, done.query_length, done.key_length) == (2, 400, 400)
     assert {task.share for task in found} == {4.0}
-    with pytest.raises(InputError, match="--ulysses-degree 3: attention has 8 heads, .* choose one of 1, 2, 4, 8"):
+    with pytest.raises(
+        InputError, match="--ulysses-degree 3: attention has 8 heads, .* choose one of 1, 2, 4, 8"
+    ):
         tasks_of(attention(query_length=100, key_length=100), Layout(ulysses=3), 100)
 
 
@@ -135,7 +141,9 @@ def weight(name: str) -> Weight:
 
 def test_parts_have_weights_of_their_own() -> None:
     scheme = parsed("transformer=nf4, text_encoder=int8")
-    found = scheme.forms([weight(f"{part}.to_q.weight") for part in ("transformer", "text_encoder", "vae")], {})
+    found = scheme.forms(
+        [weight(f"{part}.to_q.weight") for part in ("transformer", "text_encoder", "vae")], {}
+    )
     assert [form and form.dtype for form in found.values()] == ["nf4", "int8", None]
     with pytest.raises(InputError, match="unknown part .* 'transformr'"):
         parsed("transformr=nf4").forms([weight("transformer.to_q.weight")], {})
@@ -176,5 +184,7 @@ def test_layouts_of_a_pipeline_say_images(tmp_path: Path) -> None:
 
 def test_training_of_a_whole_pipeline_names_its_denoiser(tmp_path: Path) -> None:
     root = str(folder(tmp_path))
-    with pytest.raises(InputError, match=r"phase training: .*; train its denoiser: .*/unet --phase training --lora"):
+    with pytest.raises(
+        InputError, match=r"phase training: .*; train its denoiser: .*/unet --phase training --lora"
+    ):
         neuralpower.predict(root, device="h100-sxm", phase="training", dtype="bfloat16")

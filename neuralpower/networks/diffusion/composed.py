@@ -23,11 +23,11 @@ from neuralpower.devices.layout import PICTURED
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
 from neuralpower.networks.diffusion.classes import network_source
-from neuralpower.networks.diffusion.families import EMBEDDED as DISTILLED
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
     DENOISERS,
+    EMBEDDED,
     PASSES,
     VIDEO,
     Pipeline,
@@ -38,7 +38,7 @@ from neuralpower.networks.diffusion.families import (
 from neuralpower.networks.diffusion.pictures import CONTROLNET, MOST_STEPS, OFF, ON, Picture
 from neuralpower.networks.diffusion.sequence import shared_out
 from neuralpower.networks.diffusion.variants import (
-    EMBEDDED,
+    EMBEDDING,
     IMAGE_ENCODER,
     READ,
     add_adapter,
@@ -162,7 +162,7 @@ def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest
         calls[role] = dict(inputs_of(module.get_submodule(role), shared, request.dtype).kwargs)
     if IMAGE_ENCODER in pipeline.parts:
         call = calls[denoisers[0]]
-        embedded = torch.zeros(picture.batch, 1, EMBEDDED, dtype=request.dtype)
+        embedded = torch.zeros(picture.batch, 1, EMBEDDING, dtype=request.dtype)
         call["added_cond_kwargs"] = {**(call.get("added_cond_kwargs") or {}), "image_embeds": [embedded]}
     calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture)
     latent = calls[SCHEDULER]["latents"].numel() * picture.batch // picture.made
@@ -266,7 +266,7 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
     )
     passes = 2 if guidance and family.guided == PASSES and apart == 1 else 1
     times = _times(
-        pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != DISTILLED
+        pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != EMBEDDED
     )
     times[VAE] = picture.made if _sliced(picture, request) else 1
     if asked.tiling:
@@ -339,7 +339,7 @@ def _guidance(pipeline: Pipeline, asked: str | None, notes: list[str]) -> bool:
     family = pipeline.family
     if asked not in (None, ON, OFF):
         raise InputError(f"--guidance {asked}: on or off; write --guidance {ON}")
-    if family.guided == DISTILLED:
+    if family.guided == EMBEDDED:
         if asked == ON:
             notes.append(
                 f"{pipeline.name} is distilled: guidance is an input of each step and takes no second pass"

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 IMAGE_ENCODER = "image_encoder"
 UNET = "UNet2DConditionModel"
 READ = 224  # pixels of a side of the image that an IP-adapter reads
-EMBEDDED, IMAGE_TOKENS = 1024, 4  # numbers that its encoder makes of it, and tokens that these become
+EMBEDDING, IMAGE_TOKENS = 1024, 4  # numbers that its encoder makes of it, and tokens that these become
 ENCODER: Mapping[str, Any] = {
     **{"architectures": ["CLIPVisionModelWithProjection"], "model_type": "clip_vision_model"},
     **{"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 16},
-    **{"image_size": READ, "patch_size": 14, "projection_dim": EMBEDDED, "hidden_act": "gelu"},
+    **{"image_size": READ, "patch_size": 14, "projection_dim": EMBEDDING, "hidden_act": "gelu"},
 }
 
 
@@ -105,7 +105,7 @@ def add_adapter(unet: Any) -> None:
             part.set_processor(processor(inner, width, (IMAGE_TOKENS,)).to(dtype))
     width = unet.config.cross_attention_dim
     projection = ImageProjection(
-        image_embed_dim=EMBEDDED, cross_attention_dim=width, num_image_text_embeds=IMAGE_TOKENS
+        image_embed_dim=EMBEDDING, cross_attention_dim=width, num_image_text_embeds=IMAGE_TOKENS
     )
     unet.encoder_hid_proj = MultiIPAdapterImageProjection([projection]).to(dtype)
     unet.config.encoder_hid_dim_type = "ip_image_proj"
