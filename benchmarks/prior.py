@@ -258,13 +258,14 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
-    parser.add_argument("--few", action="store_true", help="teach devices of few networks alone anew")
+    parser.add_argument("--few", metavar="DEVICE", help="teach a device of few networks alone anew")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.prior needs a folder that holds timm/ and neusight/: skipped")
         return
     if given.few:
-        few = importlib.import_module("benchmarks.teachers.diffusion").observations(given.path)
+        every = importlib.import_module("benchmarks.teachers.diffusion").observations(given.path)
+        few = [one for one in every if one.device == given.few]
         write_prior(with_few(shipped_prior(), with_calls(few, given.path)), given.out)
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
