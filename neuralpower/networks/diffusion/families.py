@@ -42,7 +42,7 @@ class Family:
     ratio: int | None = None  # pixels of the result along a side of a latent, where not the decoder's
     latent_length: int | None = None  # of a sound
     cropped: Mapping[str, int] = field(default_factory=dict)  # encoder -> tokens of a template that it drops
-    joint: bool = False  # whether tokens of the text stand beside those of the image, and attend as they do
+    joint: bool = False  # whether the text's tokens follow those of the image, and attend as they do
 
 
 SD = Family(steps=50, texts={"text_encoder": 77})
