@@ -181,8 +181,8 @@ class Request:
         if pipeline.steered is None:
             option = "--ip-adapter" if name is None else f"--controlnet {name}"
             raise InputError(
-                f"{option}: belongs to whole pipelines of diffusion, and {pipeline.name} is not one; leave it "
-                "out, or take one of `neuralpower models --task image`"
+                f"{option}: belongs to whole pipelines of diffusion, and {pipeline.name} is not one; "
+                "leave it out, or take one of `neuralpower models --task image`"
             )
         controlnet = None if name in (None, ON) else resolve(name)
         return pipeline.steered(controlnet, name == ON, adapter)

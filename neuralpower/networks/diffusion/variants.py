@@ -1,4 +1,4 @@
-"""Networks that steer a denoiser: a ControlNet next to it, and an IP-adapter, whose keys and values lie in it.
+"""Networks that steer a denoiser: a ControlNet next to it, and an IP-adapter with keys and values in it.
 
 A ControlNet is made as diffusers makes one of the denoiser, with as many blocks (`from_unet`,
 `from_transformer`), or is another network. An IP-adapter reads an image by CLIP ViT-H/14 as four tokens (Ye
