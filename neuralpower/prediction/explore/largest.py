@@ -47,8 +47,8 @@ def _on_line(known: dict[int, float], size: int, power: int) -> bool:
 def _line(known: dict[int, float], size: int, at: int, power: int) -> float:
     """Bytes at another size, by the line through a size and the one below it."""
     before = max(one for one in known if one < size)
-    slope = (known[size] - known[before]) / (size**power - before**power)
-    return known[size] + (at**power - size**power) * slope
+    slope = (known[size] - known[before]) / float(size**power - before**power)
+    return known[size] + float(at**power - size**power) * slope
 
 
 def _next(known: dict[int, float], low: int, high: int, room_bytes: float, power: int) -> int:
