@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.teachers import diffusion, traces
-from benchmarks.train.prior import laws, with_few
+from benchmarks.teachers import diffusion
+from benchmarks.train.prior import laws, with_calls, with_few
 from neuralpower.api.loaded import LoadedPredictor, load
 from neuralpower.learn.prior import Law
 from neuralpower.learn.prior_files import shipped_prior
@@ -44,13 +44,11 @@ def shipped(model: str, gpu: str) -> LoadedPredictor:
 
 
 def without(root: Path) -> Chosen:
-    """Predictors whose prior was taught without the model that is asked for; SANA teaches nothing."""
+    """Predictors whose prior was taught without the model that is asked for."""
     observed = [*diffusion.named_observations(root)]
-    devices = {one.device for _, one in observed}
-    calls = [one for one in traces.observations(root) if one.device in devices]
     taught: dict[str, Mapping[str, Law]] = {}
     for name in dict.fromkeys(name for name, _ in observed):
-        known = [*(one for other, one in observed if other != name), *calls]
+        known = with_calls([one for other, one in observed if other != name], root)
         taught[name] = laws(with_few(shipped_prior(), known), [one for _, one in observed])
 
     def chosen(model: str, gpu: str) -> LoadedPredictor:

@@ -22,10 +22,10 @@ import pandas as pd
 import typer
 
 from benchmarks.gpu_runs import predictor_of
-from benchmarks.teachers.diffusion import GENERATORS, layers_of
+from benchmarks.teachers import diffusion
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.devices.spec import find_spec
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import ModelError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.problem import Array
@@ -180,37 +180,30 @@ def served(path: Path, architecture: str) -> Iterator[Run]:
             yield run
 
 
-@functools.cache
-def _generator_layers(model: str, batch: int) -> Mapping[Layer, int]:
-    return layers_of(GENERATORS[model], batch)
-
-
 def diffusion_calls(
     path: Path, batches: Sequence[int] = ()
-) -> Iterator[tuple[Any, Mapping[Layer, int], Estimates]]:
-    """(Row of an image or video made on one GPU, calls of a pass, their estimates); needs diffusers.
+) -> Iterator[tuple[Mapping[str, str], Mapping[Layer, int], Estimates]]:
+    """(Row of an image or video made on one GPU, its calls, their estimates); needs diffusers.
 
     Of `batches` alone, where some are named.
     """
-    for row in rows_of(pd.read_csv(path / "served/diffusion.csv")):
-        if batches and row.batch_size not in batches:
+    known: dict[tuple[str, str], Mapping[Layer, int]] = {}
+    for row in diffusion.rows(path):
+        if batches and int(row["batch_size"]) not in batches:
             continue
-        if row.num_gpus == 1 and row.model_id in GENERATORS:
-            calls = _generator_layers(row.model_id, int(row.batch_size))
-            yield row, calls, _predictor(DEVICES[row.gpu_model]).predictor.estimate([*calls])
+        name = row["model_id"], row["batch_size"]
+        calls = known[name] = known.get(name) or diffusion.layers_of(row)
+        yield row, calls, _predictor(DEVICES[row["gpu_model"]]).predictor.estimate([*calls])
 
 
 def diffusion_line(path: Path) -> str:
-    """The row of diffusion: watts alone, of kernels one after the other.
-
-    Encoders and decoders draw as the denoiser does.
-    """
+    """The row of diffusion: watts alone, of kernels one after the other."""
     pairs: list[tuple[float, Interval]] = []
     try:
         for row, calls, found in diffusion_calls(path):
-            said = energy_of(*busy_rows(calls, found), find_spec(DEVICES[row.gpu_model]).hardware())[0]
-            pairs.append((float(row.avg_power_watts), said or Interval(0, 0, 0)))
-    except ImportError:
+            said = energy_of(*busy_rows(calls, found), find_spec(DEVICES[row["gpu_model"]]).hardware())[0]
+            pairs.append((float(row["avg_power_watts"]), said or Interval(0, 0, 0)))
+    except ModelError:
         return "| diffusion | needs diffusers |"
     return f"| diffusion, one GPU | {len(pairs)} | - | {_cell(pairs)} | - |"
 
@@ -225,7 +218,7 @@ def busy_rows(calls: Mapping[Layer, int], found: Estimates) -> tuple[list[Row], 
             Row(
                 "",
                 layer.kind,
-                count,
+                round(count),
                 took,
                 low,
                 high,

@@ -36,7 +36,7 @@ PACKAGES: Mapping[str, str] = {
         phases promised_values refusals requests running sameness sharding size_limits source trust
         users_code
     """,
-    "networks.diffusion": "families pictures",
+    "networks.diffusion": "composed families pictures",
     "networks.sources": "base",
     "networks.zoo": "",
     "trace": """

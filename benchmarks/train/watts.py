@@ -36,6 +36,7 @@ from benchmarks.train import gpu_power
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.screening import Rows, metered, screen
 from neuralpower.devices.spec import find_spec, known_specs
+from neuralpower.errors import ModelError
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -161,8 +162,9 @@ def runs(path: Path) -> Iterator[Sample]:
     try:
         for row, calls, estimates in energy.diffusion_calls(path, BATCHES):
             rows, _, _ = energy.busy_rows(calls, estimates)
-            yield sample("diffusion", energy.DEVICES[row.gpu_model], row.model_id, row.avg_power_watts, rows)
-    except ImportError:
+            device, watts = energy.DEVICES[row["gpu_model"]], float(row["avg_power_watts"])
+            yield sample("diffusion", device, row["model_id"], watts, rows)
+    except ModelError:
         print("diffusion: left out, it needs diffusers")
 
 

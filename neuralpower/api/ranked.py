@@ -10,6 +10,7 @@ from typing import Any
 
 from neuralpower.api.apart import apart
 from neuralpower.ask import texts
+from neuralpower.ask.options import Standing, options_of
 from neuralpower.ask.spread import Given
 from neuralpower.devices.spec import known_spec, known_specs
 from neuralpower.files.stages import stage
@@ -41,7 +42,8 @@ def asked_rank(model: Any, devices: Any, options: Given) -> Ranking:
         return set_to(make(), options.get("power_limit"), options.get("clock"))
 
     known = {name: partial(asked, name, make) for name, make in _devices(devices).items()}
-    found = rank(_name(network), known, request, options.get("by") or RATE, terms)
+    by = str(options.get("by") or RATE)
+    found = rank(_name(network), known, request, options_of(Standing)["by"].meant(by) or by, terms)
     return replace(found, warnings=terms.warnings)
 
 

@@ -92,9 +92,9 @@ class Option:
     of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # command -> fields that differ
 
 
-def _degree(help: str, several: str, metavar: str) -> Option:
+def _degree(help: str, several: str, metavar: str, aliases: str = "") -> Option:
     swept = {"help": several, "metavar": metavar, "default": "1"}
-    return Option(help, SEVERAL, 1, of={"sweep": swept})
+    return Option(help, SEVERAL, 1, of={"sweep": swept}, aliases=aliases)
 
 
 def _flag(help: str, panel: str, **more: Any) -> Option:
@@ -225,7 +225,7 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
     weights: Annotated[
         str | None,
         Option(
-            "Quantisation of weights; int4:64 has groups of 64",
+            "Quantisation of weights; int4:64 has groups of 64, transformer=nf4 is of a part",
             what="weights",
             words=words.WEIGHTS,
             meant=any_word,
@@ -344,6 +344,13 @@ class Pictured(TypedDict, total=False):
             otherwise="Default: nothing.",
         ),
     ]
+    controlnet: Annotated[
+        str | None,
+        Option(
+            "A ControlNet besides: on, as diffusers makes one of the denoiser, or a network's name.", IMAGES
+        ),
+    ]
+    ip_adapter: Annotated[bool, _flag("An IP-adapter besides: an image, read as four tokens.", IMAGES)]
 
 
 class Training(TypedDict, total=False):
@@ -550,6 +557,31 @@ class Degrees(Devices, Generic[Number], total=False):
             "Replicas, each with samples of its own.",
             "Replicas, each with samples of its own.",
             "<replicas,...>",
+        ),
+    ]
+    ulysses_degree: Annotated[
+        Number,
+        _degree(
+            "Images: ranks that share tokens, and attention by heads.",
+            "Images: ranks that share tokens, and attention by heads.",
+            "<ranks,...>",
+        ),
+    ]
+    ring_degree: Annotated[
+        Number,
+        _degree(
+            "Images: ranks that share tokens, and attention by keys.",
+            "Images: ranks that share tokens, and attention by keys.",
+            "<ranks,...>",
+        ),
+    ]
+    guidance_degree: Annotated[
+        Number,
+        _degree(
+            "Images: 2 ranks, with the text and without.",
+            "Images: 2 ranks, with the text and without: 1,2.",
+            "<ranks,...>",
+            aliases="cfg_degree cfg_parallel use_cfg_parallel enable_cfg_parallel",
         ),
     ]
     zero: Annotated[
@@ -933,7 +965,9 @@ class Sweeping(
     """A grid."""
 
 
-class Laying(Sizes[int | None, OneDtype], Tokens[int | None], Training, Ways, Devices, Ranking, total=False):
+class Laying(
+    Sizes[int | None, OneDtype], Tokens[int | None], Pictured, Training, Ways, Devices, Ranking, total=False
+):
     """Keywords of `parallel`."""
 
 

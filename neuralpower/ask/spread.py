@@ -11,11 +11,15 @@ from typing import Any
 
 from neuralpower.ask.texts import counts
 from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.layout import ONE, PICTURED, Layout
 from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError
 
-DEGREES = ("tensor", "pipeline", "expert", "data")
+DEGREES: Mapping[str, str] = {
+    **{name: f"{name}_parallel" for name in ("tensor", "pipeline", "expert", "data")},
+    **{name: f"{name}_degree" for name in PICTURED},
+}
+"""Field of a layout -> its option."""
 ALONE: Mapping[
     str, Mapping[str, Any]
 ] = {  # the options that mean nothing where a grid's point has one rank of a group
@@ -37,7 +41,10 @@ def layouts_in(options: Given) -> tuple[Layout, ...]:
                 "sweep takes a list of them"
             )
         return tuple(several)
-    lists = {name: counts(options.get(f"{name}_parallel", 1), f"--{name}-parallel") for name in DEGREES}
+    lists = {
+        name: counts(options.get(option, 1), f"--{option.replace('_', '-')}")
+        for name, option in DEGREES.items()
+    }
     return tuple(dict.fromkeys(_each(options, lists)))
 
 

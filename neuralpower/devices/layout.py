@@ -11,11 +11,17 @@ from typing import Any
 from neuralpower.errors import InputError, is_count, unknown
 
 TENSOR, EXPERT, DATA, PIPELINE = "tensor", "expert", "data", "pipeline"
-GROUPS = (TENSOR, EXPERT, DATA, PIPELINE)
+ULYSSES, RING, GUIDANCE = "ulysses", "ring", "guidance"
+PICTURED = (ULYSSES, RING, GUIDANCE)
+"""Groups of a pipeline of diffusion: ranks with a part of the tokens, or one of a guided step's passes."""
+GROUPS = (TENSOR, EXPERT, DATA, PIPELINE, *PICTURED)
 """Groups of ranks that exchange data: each has its own communicator."""
 GROUP = "neuralpower_group"  # attribute of a parameter: the group that shares it out, where that is its own
 
-SHORT = {"tp": TENSOR, "pp": PIPELINE, "ep": EXPERT, "dp": DATA}
+SHORT = {
+    **{"tp": TENSOR, "pp": PIPELINE, "ep": EXPERT, "dp": DATA},
+    **{"ulysses": ULYSSES, "ring": RING, "cfg": GUIDANCE},
+}
 """Letters of degrees, as engines write them."""
 
 SHARDED = ("", "zero1", "zero2", "zero3")
@@ -34,8 +40,9 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved")
 class Layout:
     """Degrees of parallelism; 1 is none.
 
-    Ranks are numbered with the tensor group innermost, then data, then pipeline. Experts are spread over the
-    tensor and data ranks of one pipeline stage, so `expert` divides `tensor * data`.
+    Ranks are numbered with the tensor group innermost, then Ulysses, ring and guidance, data, and pipeline.
+    Experts are spread over the tensor and data ranks of one pipeline stage, so `expert` divides
+    `tensor * data`.
     """
 
     tensor: int = 1  # ranks that share each product
@@ -46,6 +53,9 @@ class Layout:
     sequence: bool = False  # whether norms and the like between products are split along the sequence
     schedule: str = "1f1b"  # of pipeline stages in training, one of SCHEDULES
     interleave: int = 1  # pieces of the network that one pipeline rank holds
+    ulysses: int = 1  # ranks with a part of a picture's tokens, which attend with a part of the heads
+    ring: int = 1  # ranks with a part of the tokens, to which the keys of all others come
+    guidance: int = 1  # 2: one rank denoises with the text, the other without
 
     def __post_init__(self) -> None:
         for name in (*GROUPS, "interleave"):
@@ -66,6 +76,10 @@ class Layout:
             raise InputError(
                 f"{self.shard} shares states among data-parallel ranks; choose data of 2 or more"
             )
+        if self.guidance > 2:
+            raise InputError(
+                f"guidance {self.guidance}: a guided step has two passes, with the text and without; choose 2"
+            )
         if self.sequence and self.tensor == 1:
             raise InputError("sequence splits what tensor ranks repeat; choose tensor of 2 or more")
         if (self.schedule == "interleaved") != (self.interleave > 1):
@@ -76,7 +90,17 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        return self.tensor * self.pipeline * self.data
+        return self.pipeline * self.of_stage
+
+    @property
+    def of_stage(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.stride(PIPELINE)
+
+    @property
+    def sequences(self) -> int:
+        """Ranks that share the tokens of a picture."""
+        return self.ulysses * self.ring
 
     @property
     def alone(self) -> bool:
@@ -84,7 +108,12 @@ class Layout:
 
     def stride(self, group: str) -> int:
         """The distance of neighbours of a group, in ranks."""
-        return {TENSOR: 1, EXPERT: 1, DATA: self.tensor, PIPELINE: self.tensor * self.data}[group]
+        inside = {
+            **{TENSOR: (), EXPERT: (), ULYSSES: (TENSOR,), RING: (TENSOR, ULYSSES)},
+            **{GUIDANCE: (TENSOR, ULYSSES, RING), DATA: (TENSOR, *PICTURED)},
+            PIPELINE: (TENSOR, *PICTURED, DATA),
+        }
+        return math.prod(self.size(one) for one in inside[group])
 
     def size(self, group: str) -> int:
         return int(getattr(self, group))
@@ -121,7 +150,7 @@ class Layout:
 
 def layout_of(text: str) -> Layout:
     """The layout that a text such as `tp4pp2` describes; raises InputError."""
-    found = re.findall(r"(tp|pp|ep|dp)([0-9]{1,9})", text)
+    found = re.findall(rf"({'|'.join(SHORT)})([0-9]{{1,9}})", text)
     names = [SHORT[letters] for letters, _ in found]
     if "".join(map("".join, found)) != text.replace(" ", "") or not found or len({*names}) < len(names):
         raise InputError(f"layout {text!r}: write degrees with tp, pp, ep and dp, such as tp4pp2")

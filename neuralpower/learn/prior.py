@@ -50,7 +50,8 @@ class Level(Part, frozen=True):
     factors: dict[str, Log]
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
-    doubt: Doubt | None = None  # of a family whose devices were held out one by one; None: the prior's
+    # of a family whose devices were held out, of a device whose few networks were; None: the prior's
+    doubt: Doubt | None = None
     launch_s: Positive | None = None  # the least time of a family's kernels; None: the prior's
 
 
@@ -73,6 +74,7 @@ class Prior(Part, frozen=True):
         taught = own is not None and own.networks >= FEWEST
         doubt = self.of_device if taught else self.of_family if family in self.families else self.elsewhere
         unsure = self.families[family].doubt if family in self.families else None
+        own_doubt = None if own is None else own.doubt
         factors: dict[str, float] = {}
         for level in levels:
             for name, factor in level.factors.items():
@@ -82,7 +84,7 @@ class Prior(Part, frozen=True):
             hardware,
             _in_order(gentle(factors), hardware),
             launch_s,
-            unsure or doubt,
+            own_doubt or unsure or doubt,
             taught,
             unsure is not None,
         )

@@ -54,6 +54,8 @@ class Source:
     weights: Scheme | None = None  # how a checkpoint's weights are quantised; a module is built without that
     untyped: Callable[[], nn.Module] | None = None  # makes a module whose types are not known before
     pictures: bool = False  # whether it has a resolution, as pipelines of diffusion and their parts do
+    # of a pipeline: itself with (a given ControlNet, whether the usual one, whether an IP-adapter)
+    steered: Callable[[Source | None, bool, bool], Source] | None = None
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError, also for quantised weights.

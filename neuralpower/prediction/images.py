@@ -73,7 +73,12 @@ class Images(Declared):
     @property
     def noun(self) -> str:
         """What one of them is called."""
-        return dict(zip((IMAGE, VIDEO, AUDIO), NOUNS, strict=True))[self.task]
+        return noun_of(self.task)
+
+
+def noun_of(task: str) -> str:
+    """What a pipeline of a task makes: image, video or sound."""
+    return dict(zip((IMAGE, VIDEO, AUDIO), NOUNS, strict=True))[task]
 
 
 def with_transfers(prediction: Prediction, trace: Trace, hardware: Hardware | None) -> Prediction:
@@ -119,6 +124,7 @@ def with_transfers(prediction: Prediction, trace: Trace, hardware: Hardware | No
 def with_images(prediction: Prediction, picture: Picture) -> Prediction:
     """The prediction of a pipeline's call, with what it says of an image."""
     made, runtime, energy = picture.made, prediction.runtime_s, prediction.energy_j
+    together = picture.layout.ranks // picture.layout.data  # devices that make one of them
     parts = tuple(_parts(prediction, picture))
     denoised = sum(part.runtime_s for part in parts if part.name in picture.denoisers)
     runs = sum(picture.times[name] for name in picture.denoisers)
@@ -133,7 +139,7 @@ def with_images(prediction: Prediction, picture: Picture) -> Prediction:
         picture.images,
         _scaled(runtime, 1 / made),
         Interval(*(HOUR_S * made / getattr(runtime, bound) for bound in ("value", "high", "low"))),
-        None if energy is None else _scaled(energy, 1 / made),
+        None if energy is None else _scaled(energy, together / made),
         denoised / picture.steps,
         round(runs / picture.steps),
         parts,

@@ -92,8 +92,9 @@ class Request:
     @property
     def inputs(self) -> InputRequest:
         """The sizes that its inputs are made from; a training step has labels besides."""
-        dtype = torch_dtype(self.dtype)
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains, self.picture)
+        dtype, shape = torch_dtype(self.dtype), self.input_shape
+        picture = replace(self.picture, layout=self.layout)
+        return InputRequest(self.batch_size, self.seq_len, shape, dtype, self.trains, picture)
 
     @property
     def length(self) -> int | None:
@@ -139,7 +140,7 @@ class Request:
             **{name: getattr(phase, name) for name in ("context", "prompt", "new_tokens")},
             "phase": phase.name,
             **self.picture.options,
-            **{f"{name}_parallel": getattr(layout, name) for name in DEGREES},
+            **{option: getattr(layout, name) for name, option in DEGREES.items()},
             "zero": layout.shard.removeprefix("zero") or None,
             "schedule": layout.schedule,
             "interleave": layout.interleave,
@@ -168,9 +169,23 @@ class Request:
         from neuralpower.networks.adapters import with_lora
         from neuralpower.trace.memory_formats import with_channels_last
 
-        found = resolve(self.model)
+        found, picture = resolve(self.model), self.picture
+        if picture.controlnet is not None or picture.ip_adapter:
+            found = self._steered(found)
         found = with_lora(found, self.lora, self.way, self.layout)
         return found if self.memory_format is None else with_channels_last(found)
+
+    def _steered(self, pipeline: Source) -> Source:
+        """A pipeline with its ControlNet and its IP-adapter; raises InputError for another network."""
+        name, adapter = self.picture.controlnet, self.picture.ip_adapter
+        if pipeline.steered is None:
+            option = "--ip-adapter" if name is None else f"--controlnet {name}"
+            raise InputError(
+                f"{option}: belongs to whole pipelines of diffusion, and {pipeline.name} is not one; "
+                "leave it out, or take one of `neuralpower models --task image`"
+            )
+        controlnet = None if name in (None, ON) else resolve(name)
+        return pipeline.steered(controlnet, name == ON, adapter)
 
     def run_on(self, platform: Platform) -> str:
         """How it runs on a platform; raises InputError for an unknown way, and one that the phase lacks."""
@@ -270,7 +285,7 @@ def of_sizes(model: Any, text: str) -> str:
 
 def picture_in(options: Given) -> PictureRequest:
     """The request to a pipeline of diffusion; raises InputError for numbers that cannot be."""
-    counts = {name: options.get(name) for name in ("frames", "steps", "images")}
+    counts: dict[str, Any] = {name: options.get(name) for name in ("frames", "steps", "images")}
     for name, value in counts.items():
         if value is not None and not is_count(value):
             raise InputError(
@@ -288,6 +303,8 @@ def picture_in(options: Given) -> PictureRequest:
         slicing=bool(options.get("slicing")),
         reuse_steps=reused,
         offload=offload,
+        controlnet=_guidance(options.get("controlnet")),
+        ip_adapter=bool(options.get("ip_adapter")),
         **counts,
     )
 

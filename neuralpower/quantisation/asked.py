@@ -1,4 +1,7 @@
-"""`--weights TEXT`: the scheme that a name and a group stand for, such as int4:128, fp8 or q4_k_m."""
+"""`--weights TEXT`: the scheme that a name and a group stand for, such as int4:128, fp8 or q4_k_m.
+
+Parts of a network, such as those of a pipeline, may have one each: transformer=nf4,text_encoder_2=int8.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,20 @@ ALIASES = {"w4a16": "int4", "w8a16": "int8", "int8_wo": "int8", "int4_wo": "int4
 
 
 def parsed(text: str) -> Scheme:
-    """The scheme that a text names; raises InputError."""
+    """The scheme that a text names, or those of the parts that it names; raises InputError."""
+    if "=" not in text:
+        return _named(text)
+    pairs = [one.partition("=") for one in text.split(",")]
+    parts = [part.strip() for part, _, _ in pairs]
+    if len({*parts}) < len(parts) or not all(part and scheme for part, _, scheme in pairs):
+        raise InputError(f"weights {text!r}: write each part once, as in transformer=nf4,text_encoder=int8")
+    schemes = tuple((part, _named(scheme)) for part, (_, _, scheme) in zip(parts, pairs, strict=True))
+    return Scheme(
+        name=",".join(f"{part}={scheme.name}" for part, scheme in schemes), form=None, parts=schemes
+    )
+
+
+def _named(text: str) -> Scheme:
     lowered = text.strip().lower()
     name, colon, size = lowered.partition(":")
     name = ALIASES.get(name, name).replace("-", "_")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from neuralpower.errors import unknown
 from neuralpower.quantisation.names import Pattern
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Matrices, Weight
 
@@ -34,6 +35,7 @@ class Scheme:
     widened: tuple[
         str, ...
     ] = ()  # types that a device has no arithmetic for: products take inputs as they are
+    parts: tuple[tuple[str, Scheme], ...] = ()  # of modules at the top, which have schemes of their own
 
     def forms(self, weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Forms:
         """The form of each weight by its name.
@@ -43,8 +45,10 @@ class Scheme:
             matrices: (matrices, outputs, inputs) by name, of those that products have read.
 
         Raises:
-            InputError: a group does not divide the inputs of a product.
+            InputError: a group does not divide the inputs of a product; a part that the network lacks.
         """
+        if self.parts:
+            return self._forms_of_parts(weights, matrices)
         if self.mixture:
             from neuralpower.quantisation.gguf import mixed
 
@@ -54,6 +58,17 @@ class Scheme:
             form = found[weight.name]
             if form is not None:
                 form.check(weight.module, matrices.get(weight.name, weight.matrices))
+        return found
+
+    def _forms_of_parts(self, weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Forms:
+        own: dict[str, list[Weight]] = {}
+        for weight in weights:
+            own.setdefault(weight.name.partition(".")[0], []).append(weight)
+        found: dict[str, Format | None] = {weight.name: None for weight in weights}
+        for part, scheme in self.parts:
+            if part not in own:
+                raise unknown(f"part in --weights {self.name}", part, own)
+            found |= scheme.forms(own[part], matrices)
         return found
 
     def _form(self, weight: Weight) -> Format | None:
@@ -73,9 +88,11 @@ class Scheme:
         rules = tuple((pattern, form and form.on(peaks)) for pattern, form in self.rules)
         lost = [form.activations for form in self.all_forms if form.on(peaks) != form]
         form = self.form and self.form.on(peaks)
-        return replace(self, form=form, rules=rules, widened=tuple(dict.fromkeys(lost)))
+        parts = tuple((part, scheme.on(peaks)) for part, scheme in self.parts)
+        return replace(self, form=form, rules=rules, widened=tuple(dict.fromkeys(lost)), parts=parts)
 
     @property
     def all_forms(self) -> tuple[Format, ...]:
-        found = (self.form, *(form for _, form in self.rules))
+        of_parts = (form for _, scheme in self.parts for form in scheme.all_forms)
+        found = (self.form, *(form for _, form in self.rules), *of_parts)
         return tuple(dict.fromkeys(form for form in found if form is not None))

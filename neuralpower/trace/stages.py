@@ -79,11 +79,16 @@ def cut(trace: Trace, layout: Layout) -> list[Part]:
         layout: its number of stages, and of pieces that each has.
 
     Raises:
-        InputError: more parts than blocks.
+        InputError: more parts than blocks; a pipeline of diffusion, which runs whole.
     """
     count = layout.pipeline * layout.interleave
     if count == 1:
         return [Part(trace, tuple(blocks_of(trace)))]
+    if trace.picture is not None:
+        raise InputError(
+            f"pipeline {layout.pipeline}: a pipeline of diffusion runs whole on each device; write "
+            f"--ulysses-degree {layout.pipeline} for ranks that share the tokens, or --data-parallel"
+        )
     blocks = blocks_of(trace, count)
     if len(blocks) < count:
         pieces = f" of {layout.interleave} pieces each" if layout.interleave > 1 else ""

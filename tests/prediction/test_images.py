@@ -148,7 +148,7 @@ def test_fit_gives_the_largest_resolution(tmp_path: Path) -> None:
 
 def test_devices_are_ranked_by_images(tmp_path: Path) -> None:
     root = str(folder(tmp_path))
-    found = neuralpower.rank(root, device="h100-sxm,l40s", steps=2, dtype="bfloat16")
+    found = neuralpower.rank(root, device="h100-sxm,l40s", steps=2, dtype="bfloat16", by="images/h")
     assert found.standing == found.to_json()["by"] == "images/h"
     names = [*rank_columns(found)]
     assert names[2:4] == ["s/image", "images/h"] and "J/image" in names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,9 @@ def built(cls: type[nn.Module], fields: Mapping[str, Any], dtype: torch.dtype) -
     """The module with its floating weights in a dtype."""
     from torch import nn
 
-    return nn.Module.to(cls(**fields), dtype)  # the own `to` of diffusers only warns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the library about itself
+        return nn.Module.to(cls(**fields), dtype)  # the own `to` of diffusers only warns
 
 
 def network_source(

@@ -1,6 +1,8 @@
 """A pipeline as one network: each part runs once, and a `Picture` says how often it runs in one call.
 
 text encoders    once for each prompt, and once more for the negative one
+image_encoder    once for each prompt: of an IP-adapter
+controlnet       with each pass of the denoiser
 denoiser         steps times, twice as often where guidance takes two passes
 scheduler        steps times: guidance is mixed in, and the latents take a step
 vae              once, once an image, or once a tile
@@ -17,12 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.layout import PICTURED
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
 from neuralpower.networks.diffusion.classes import network_source
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
+    DENOISERS,
     EMBEDDED,
     PASSES,
     VIDEO,
@@ -31,15 +35,28 @@ from neuralpower.networks.diffusion.families import (
     spatial_ratio,
     temporal_ratio,
 )
-from neuralpower.networks.diffusion.pictures import MOST_STEPS, OFF, ON, Picture
+from neuralpower.networks.diffusion.pictures import CONTROLNET, MOST_STEPS, OFF, ON, Picture
+from neuralpower.networks.diffusion.sequence import shared_out
+from neuralpower.networks.diffusion.variants import (
+    EMBEDDING,
+    IMAGE_ENCODER,
+    READ,
+    add_adapter,
+    steers_of,
+)
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.inputs import Inputs
 
 VAE, SCHEDULER, PROCESSOR = "vae", "scheduler", "image_processor"
-TILE, OVERLAP = (
-    512,
-    0.25,
-)  # pixels of a side of a decoder's tile, and the share of it that the next one repeats
+# (height, width) in pixels of a decoder's tile, and how far the next one begins, by the class of the decoder:
+# the defaults of diffusers 0.42; of others an assumption.
+USUAL_TILE, USUAL_STRIDE = (512, 512), (384, 384)
+SMALL, LARGE = ((256, 256), (192, 192)), ((512, 512), (448, 448))
+TILES: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    **dict.fromkeys(("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLMochi"), SMALL),
+    **{"AutoencoderKLHunyuanVideo": SMALL, "AutoencoderKLLTXVideo": LARGE, "AutoencoderDC": LARGE},
+    "AutoencoderKLCogVideoX": ((240, 360), (200, 288)),
+}
 
 
 class Scheduler(nn.Module):
@@ -64,8 +81,10 @@ class ImageProcessor(nn.Module):
 class Composed(nn.Module):
     """All parts of a pipeline, which run one after the other."""
 
-    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], steers: tuple[str, ...] = ()) -> None:
+        """`steers`: keywords of the denoiser that get what the ControlNet makes."""
         super().__init__()
+        self.steers = steers
         for name, part in parts.items():
             self.add_module(name, part)
         self.scheduler = Scheduler()
@@ -74,6 +93,7 @@ class Composed(nn.Module):
     def forward(self, calls: Mapping[str, Mapping[str, Any]], guided: bool = False) -> Any:
         """Role -> the keywords of its call."""
         image: Any = None
+        residuals: dict[str, Any] = {}
         for role, arguments in calls.items():
             part = getattr(self, role)
             if role == VAE and "encoded" in arguments:
@@ -82,6 +102,10 @@ class Composed(nn.Module):
                 image = decoded(part, arguments["latents"])
             elif role == SCHEDULER:
                 part(**arguments, guided=guided)
+            elif role == CONTROLNET:
+                residuals = dict(zip(self.steers, part(**arguments, return_dict=False), strict=True))
+            elif role in DENOISERS:
+                part(**arguments, **residuals)
             else:
                 part(**arguments)
         return image if image is None or image.dim() == 3 else self.image_processor(image)
@@ -107,25 +131,47 @@ def decoded(vae: nn.Module, latents: Tensor) -> Any:
 def composed(pipeline: Pipeline, dtype: torch.dtype) -> nn.Module:
     """All parts of a pipeline in a dtype; raises ModelError."""
     parts = {
-        role: network_source(f"{pipeline.name}/{role}", config).construct(dtype)
+        role: (pipeline.networks.get(role) or network_source(f"{pipeline.name}/{role}", config)).construct(
+            dtype
+        )
         for role, config in pipeline.parts.items()
     }
-    return Composed(parts)
+    if IMAGE_ENCODER in parts:
+        add_adapter(parts[pipeline.denoisers[0]])
+    return Composed(parts, steers_of(pipeline))
 
 
 def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of all parts, and the picture that they make; raises InputError."""
+    if request.labels:
+        part = f"{pipeline.name}/{pipeline.denoisers[0]}"
+        raise InputError(
+            f"phase training: {pipeline.name} runs whole to make pictures alone; train its denoiser: {part} "
+            "--phase training --lora 16"
+        )
     picture, latents = pictured(pipeline, request)
+    picture, shared = shared_out(pipeline, picture, latents)
     calls: dict[str, dict[str, Any]] = {}
     for role in pipeline.encoders:
         calls[role] = _text(pipeline, role, request)
     denoisers = [role for role in pipeline.denoisers if picture.times[role]]
-    for role in denoisers:
-        calls[role] = dict(inputs_of(module.get_submodule(role), latents, request.dtype).kwargs)
-    calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture, latents)
+    if IMAGE_ENCODER in pipeline.parts:
+        image = torch.zeros(request.batch_size, 3, READ, READ, dtype=request.dtype)
+        calls[IMAGE_ENCODER] = {"pixel_values": image}
+    for role in (*((CONTROLNET,) if CONTROLNET in pipeline.parts else ()), *denoisers):
+        calls[role] = dict(inputs_of(module.get_submodule(role), shared, request.dtype).kwargs)
+    if IMAGE_ENCODER in pipeline.parts:
+        call = calls[denoisers[0]]
+        embedded = torch.zeros(picture.batch, 1, EMBEDDING, dtype=request.dtype)
+        call["added_cond_kwargs"] = {**(call.get("added_cond_kwargs") or {}), "image_embeds": [embedded]}
+    calls[SCHEDULER] = _stepped(calls[denoisers[0]], picture)
+    latent = calls[SCHEDULER]["latents"].numel() * picture.batch // picture.made
+    picture = replace(picture, latents=latent)
     if VAE in pipeline.parts:
         calls[VAE] = {"latents": _decodes(pipeline, picture, latents, request)}
-        if pipeline.family.encodes:
+        controls: Any = module.get_submodule(CONTROLNET) if CONTROLNET in calls else None
+        reads = controls is not None and "conditioning_channels" not in controls.config
+        if pipeline.family.encodes or reads:  # an image that becomes latents
             pixels = (picture.prompts, 3, picture.height, picture.width)
             calls[VAE]["encoded"] = torch.zeros(pixels, dtype=request.dtype)
     return Inputs(kwargs={"calls": calls, "guided": picture.guidance}, picture=picture)
@@ -134,8 +180,10 @@ def composed_inputs(pipeline: Pipeline, module: nn.Module, request: InputRequest
 def part_inputs(pipeline: Pipeline, role: str, module: nn.Module, request: InputRequest) -> Inputs:
     """The inputs of a denoiser alone, as the pipeline calls it; raises InputError."""
     picture, latents = pictured(pipeline, request)
-    offload = request.asked_picture.offload
-    _refuse(offload, f"--offload {offload}: {pipeline.name}/{role} runs alone; ask for {pipeline.name}")
+    asked = request.asked_picture.asked
+    for name in {"offload", *(f"{group}_degree" for group in PICTURED)}.intersection(asked):
+        option = f"--{name.replace('_', '-')} {asked[name]}"
+        raise InputError(f"{option}: {pipeline.name}/{role} runs alone; ask for {pipeline.name}")
     if role == VAE:
         return Inputs(kwargs={"latents": _decodes(pipeline, picture, latents, request)})
     latents = replace(latents, batch=request.batch_size)
@@ -157,11 +205,11 @@ def _tokens(pipeline: Pipeline, role: str, request: InputRequest) -> int:
     return int(stated if request.seq_len is None else min(stated, request.seq_len))
 
 
-def _stepped(call: Mapping[str, Any], picture: Picture, latents: Latents) -> dict[str, Tensor]:
-    """What the scheduler takes: the latents that the denoiser reads, and as many predictions."""
+def _stepped(call: Mapping[str, Any], picture: Picture) -> dict[str, Tensor]:
+    """What the scheduler takes: the latents that the denoiser reads, all of them, and as many predictions."""
     value = next(one for name, one in call.items() if name in ("sample", "hidden_states", "x"))
     tensor: Tensor = torch.stack(value) if isinstance(value, list) else value
-    tensor = tensor[: max(picture.made, 1)]
+    tensor = tensor[: max(picture.made, 1)].repeat_interleave(picture.layout.sequences, 1)
     return {"latents": torch.zeros_like(tensor), "noise": torch.zeros_like(tensor)}
 
 
@@ -174,8 +222,9 @@ def _decodes(pipeline: Pipeline, picture: Picture, latents: Latents, request: In
         return torch.zeros(batch, channels, latents.length or 1, dtype=request.dtype)
     height, width = latents.height or 1, latents.width or 1
     if request.asked_picture.tiling:
-        side = TILE // spatial_ratio(config)
-        height, width = min(height, side), min(width, side)
+        tile, _ = _tile_of(config)
+        ratio = spatial_ratio(config)
+        height, width = min(height, tile[0] // ratio), min(width, tile[1] // ratio)
     if picture.task == VIDEO or config.get("_class_name") == "AutoencoderKLQwenImage":
         return torch.zeros(batch, channels, latents.frames or 1, height, width, dtype=request.dtype)
     return torch.zeros(batch, channels, height, width, dtype=request.dtype)
@@ -189,7 +238,13 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         raise InputError(f"--steps {steps}: from 1 to {MOST_STEPS:,}; write --steps {family.steps}")
     guidance = _guidance(pipeline, asked.guidance, notes)
     latents = _latents(pipeline, request)
-    doubles = guidance and family.guided == BATCH
+    apart = asked.layout.guidance
+    if apart > 1 and not guidance:
+        raise InputError(
+            f"--guidance-degree {apart}: a step of {pipeline.name} has one pass, which no two ranks share; "
+            "leave it out, or write --guidance on where the model is not distilled"
+        )
+    doubles = guidance and family.guided == BATCH and apart == 1
     prompts, images = request.batch_size, asked.images or 1
     ratio, config = _ratio(pipeline), pipeline.parts.get(VAE, {})
     picture = Picture(
@@ -206,15 +261,17 @@ def pictured(pipeline: Pipeline, request: InputRequest) -> tuple[Picture, Latent
         denoisers=pipeline.denoisers,
         batch=prompts * images * (1 + doubles),
         offload=asked.offload or "",
+        layout=asked.layout,
         notes=tuple(notes),
     )
-    passes = 2 if guidance and family.guided == PASSES else 1
+    passes = 2 if guidance and family.guided == PASSES and apart == 1 else 1
     times = _times(
         pipeline, steps, passes, asked.reuse_steps or 0.0, guidance=guidance and family.guided != EMBEDDED
     )
     times[VAE] = picture.made if _sliced(picture, request) else 1
     if asked.tiling:
-        times[VAE] *= _tiles(picture.height) * _tiles(picture.width)
+        tile, stride = _tile_of(config)
+        times[VAE] *= _tiles(picture.height, tile[0], stride[0]) * _tiles(picture.width, tile[1], stride[1])
     return replace(picture, times=times), replace(latents, batch=picture.batch)
 
 
@@ -249,9 +306,14 @@ def _sliced(picture: Picture, request: InputRequest) -> bool:
     return request.asked_picture.slicing or picture.task == VIDEO
 
 
-def _tiles(pixels: int) -> int:
+def _tile_of(config: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A decoder's tile, and the distance to the next one."""
+    return TILES.get(str(config.get("_class_name")), (USUAL_TILE, USUAL_STRIDE))
+
+
+def _tiles(pixels: int, tile: int, stride: int) -> int:
     """Tiles along a side."""
-    return 1 if pixels <= TILE else ceil((pixels - OVERLAP * TILE) / (TILE * (1 - OVERLAP)))
+    return 1 if pixels <= tile else ceil((pixels - tile + stride) / stride)
 
 
 def _times(pipeline: Pipeline, steps: int, passes: int, reused: float, guidance: bool) -> dict[str, int]:
@@ -263,8 +325,10 @@ def _times(pipeline: Pipeline, steps: int, passes: int, reused: float, guidance:
     shares = [steps - late, late] if len(roles) > 1 else [steps]
     run = [share and max(round(share * (1 - reused)), 1) for share in shares]  # nothing precedes the first
     times = {role: share * passes for role, share in zip(roles, run, strict=False)}
+    steering = {CONTROLNET: times[roles[0]]} if CONTROLNET in pipeline.parts else {}
     return {
         **dict.fromkeys(pipeline.encoders, 1 + guidance),
+        **steering,
         **times,
         SCHEDULER: steps,
     }

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError, unknown
+
+if TYPE_CHECKING:
+    from neuralpower.networks.source import Source
 
 # What guidance does: both predictions in one batch, in two passes, or as an input of a distilled network.
 BATCH, PASSES, EMBEDDED = "batch", "passes", "embedded"
@@ -39,10 +42,12 @@ class Family:
     ratio: int | None = None  # pixels of the result along a side of a latent, where not the decoder's
     latent_length: int | None = None  # of a sound
     cropped: Mapping[str, int] = field(default_factory=dict)  # encoder -> tokens of a template that it drops
+    joint: bool = False  # whether the text's tokens follow those of the image, and attend as they do
 
 
 SD = Family(steps=50, texts={"text_encoder": 77})
 FLUX = Family(
+    joint=True,
     steps=28,
     guided=EMBEDDED,
     texts={"text_encoder": 77, "text_encoder_2": 512},
@@ -57,6 +62,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "StableDiffusionUpscalePipeline": Family(steps=75, texts={"text_encoder": 77}, size=(2048, 2048)),
     "StableDiffusion3Pipeline": Family(
+        joint=True,
         steps=28,
         texts={"text_encoder": 77, "text_encoder_2": 77, "text_encoder_3": 256},
         reads={UNIFIED: ("text_encoder", "text_encoder_3")},
@@ -65,7 +71,7 @@ FAMILIES: Mapping[str, Family] = {
     "FluxPipeline": FLUX,
     "FluxKontextPipeline": replace(FLUX, conditions=1, encodes=True),
     "ChromaPipeline": Family(
-        steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2
+        joint=True, steps=35, guided=PASSES, texts={"text_encoder": 512}, size=(1024, 1024), patch=2
     ),
     "PixArtAlphaPipeline": Family(steps=20, texts={"text_encoder": 120}, patch=2),
     "PixArtSigmaPipeline": Family(steps=20, texts={"text_encoder": 300}, patch=2),
@@ -78,15 +84,15 @@ FAMILIES: Mapping[str, Family] = {
         patch=2,
     ),
     "QwenImagePipeline": Family(
-        steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
+        joint=True, steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
     ),
     "Lumina2Pipeline": Family(
-        steps=30, guided=PASSES, texts={"text_encoder": 256}, size=(1024, 1024), patch=2
+        joint=True, steps=30, guided=PASSES, texts={"text_encoder": 256}, size=(1024, 1024), patch=2
     ),
-    "AuraFlowPipeline": Family(steps=50, texts={"text_encoder": 256}, size=(1024, 1024), patch=2),
+    "AuraFlowPipeline": Family(joint=True, steps=50, texts={"text_encoder": 256}, size=(1024, 1024), patch=2),
     "KolorsPipeline": Family(steps=50, texts={"text_encoder": 256}),
     "CogView4Pipeline": Family(
-        steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
+        joint=True, steps=50, guided=PASSES, texts={"text_encoder": PROMPT}, size=(1024, 1024), patch=2
     ),
     "WanPipeline": Family(
         task=VIDEO,
@@ -98,6 +104,7 @@ FAMILIES: Mapping[str, Family] = {
         patch=2,
     ),
     "HunyuanVideoPipeline": Family(
+        joint=True,
         task=VIDEO,
         steps=50,
         guided=EMBEDDED,
@@ -107,10 +114,10 @@ FAMILIES: Mapping[str, Family] = {
         frames=129,
         patch=2,
     ),
-    "CogVideoXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
+    "CogVideoXPipeline": Family(joint=True, task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
     "LTXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 128}, size=(704, 512), frames=161),
     "MochiPipeline": Family(
-        task=VIDEO, steps=64, texts={"text_encoder": 256}, size=(848, 480), frames=19, patch=2
+        joint=True, task=VIDEO, steps=64, texts={"text_encoder": 256}, size=(848, 480), frames=19, patch=2
     ),
     "StableAudioPipeline": Family(task=AUDIO, steps=100, texts={"text_encoder": 128}, latent_length=1024),
 }
@@ -136,6 +143,7 @@ class Pipeline:
     kind: str  # class of the pipeline
     parts: Mapping[str, Mapping[str, Any]]  # role -> fields of its config.json, its class among them
     defaults: Mapping[str, Any] = field(default_factory=dict)  # that differ from the class's
+    networks: Mapping[str, Source] = field(default_factory=dict)  # role -> of parts that come from elsewhere
 
     @property
     def family(self) -> Family:

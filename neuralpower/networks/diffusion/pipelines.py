@@ -91,9 +91,19 @@ def part_source(text: str, pipeline: Pipeline, role: str, overrides: Mapping[str
 def pipeline_source(text: str, pipeline: Pipeline) -> Source:
     """All parts of a pipeline as one network; raises ModelError."""
     from neuralpower.networks.diffusion.composed import composed, composed_inputs
+    from neuralpower.networks.diffusion.variants import steered
     from neuralpower.networks.source import Source
 
     _ = pipeline.family  # which must be known
+
+    def with_networks(controlnet: Source | None, usual: bool, adapter: bool) -> Source:
+        return pipeline_source(text, steered(pipeline, controlnet, usual=usual, adapter=adapter))
+
     return Source(
-        text, partial(composed, pipeline), partial(composed_inputs, pipeline), has_values=False, pictures=True
+        text,
+        partial(composed, pipeline),
+        partial(composed_inputs, pipeline),
+        has_values=False,
+        pictures=True,
+        steered=with_networks,
     )

@@ -71,8 +71,8 @@ def sharded(
     layout = asked.layout
     if isinstance(module, Composed) and layout.tensor > 1:
         raise InputError(
-            f"tensor {layout.tensor}: diffusers runs a pipeline whole on each device; write --data-parallel "
-            f"{layout.tensor} for replicas, or ask for a part, such as MODEL/transformer"
+            f"tensor {layout.tensor}: diffusers runs a pipeline whole on each device; write --ulysses-degree "
+            f"{layout.tensor}, --data-parallel {layout.tensor}, or ask for a part, such as MODEL/transformer"
         )
     if asked.use == ENGINE or layout.expert > 1:
         compute_choices(module)

@@ -58,7 +58,7 @@ def largest_picture(
 
     least = min(picture.width, picture.height)
     unit = ceil(STEP / picture.multiple) * picture.multiple
-    steps = largest(at_size, room_bytes, max(least // unit, 1))
+    steps = largest(at_size, room_bytes, max(least // unit, 1), power=2)  # by pixels
     width, height = size(steps) if steps else (0, 0)
     frames = None
     if picture.task == VIDEO:

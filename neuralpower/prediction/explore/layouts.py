@@ -13,14 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import SHARDED, Layout
+from neuralpower.devices.layout import PICTURED, SHARDED, Layout
 from neuralpower.devices.memory_size import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import Declared, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.diffusion.composed import Composed
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.input_request import TOKENS
+from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.remembering import remembering
@@ -34,8 +37,9 @@ from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.follow import follow
-from neuralpower.trace.followed import Followed
+from neuralpower.trace.follow import follow, record
+from neuralpower.trace.followed import Followed, Recorded, worked
+from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import MOST_MICRO_BATCHES, TRAINING
 
 RANKED = THROUGHPUT, LATENCY, COST, ENERGY = ("throughput", "latency", "cost", "energy")
@@ -105,6 +109,7 @@ class Laid:
     runtime_s: Interval | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
+    images_per_hour: float | None = None  # of a pipeline of diffusion: images, films or sounds
     exposed_share: float | None = None
     bubble_share: float | None = None
     memory_bytes: int | None = None  # of a device of the fullest stage
@@ -133,6 +138,7 @@ class Layouts(Declared, Shown):
     run: str
     traces: int
     notes: tuple[str, ...] = field(default=())
+    picture: Picture | None = None  # what a pipeline of diffusion makes
 
     @property
     def fitting(self) -> tuple[Laid, ...]:
@@ -163,10 +169,14 @@ class _Search:
         module = self.source.build("meta", torch_dtype(self.request.dtype))
         _, self.blocks = blocks_in(module)
         self.experts = _experts_of(module)
+        self.pictured = isinstance(module, Composed)
+        self.blocks = 0 if self.pictured else self.blocks  # all parts run whole on each device
         self.source_followed = shortened(self.source, SHORT) if self.blocks > SHORT else self.source
         self.run = self.request.run_on(predictor.platform)
         self.room = device_memory(predictor)
-        self.known: dict[tuple[int, int, int, str], Stretched | str] = {}
+        self.known: dict[tuple[object, ...], Stretched | str] = {}
+        self.recorded: dict[tuple[object, ...], Recorded] = {}  # of pictures, by what a rank has of them
+        self.picture: Picture | None = None
         self.notes: dict[str, None] = {}
         if self.blocks > SHORT:
             self.notes[f"traced {SHORT} of {self.blocks} identical blocks; the others count the same"] = None
@@ -179,7 +189,8 @@ class _Search:
         found = [self._laid(*one) for one in every]
         found.sort(key=lambda one: (bool(one.reason), self._rank(one)))
         wanted, device = self.wanted, self.predictor.device
-        return Layouts(wanted, tuple(found), device, self.run, len(self.known), tuple(self.notes))
+        traces = len(self.recorded) if self.pictured else len(self.known)
+        return Layouts(wanted, tuple(found), device, self.run, traces, tuple(self.notes), self.picture)
 
     def _rank(self, laid: Laid) -> float:
         """The smaller, the better; of those that do not fit, the nearest to it."""
@@ -196,6 +207,9 @@ class _Search:
     def _candidates(self) -> Iterator[tuple[Layout, int, int]]:
         """(layout, batch size, micro-batches) that use all devices."""
         cluster, wanted = self.wanted.cluster, self.wanted
+        if self.pictured:
+            yield from ((layout, batch, 1) for layout in self._of_pictures() for batch in wanted.batch_sizes)
+            return
         for tensor in _divisors(cluster.devices):
             for pipeline in _divisors(cluster.devices // tensor) if tensor <= cluster.per_node else ():
                 data = cluster.devices // tensor // pipeline
@@ -208,6 +222,17 @@ class _Search:
                             for batch in wanted.batch_sizes:
                                 for count in self._micro_batches(layout, batch):
                                     yield layout, batch, count
+
+    def _of_pictures(self) -> Iterator[Layout]:
+        """Sequence ranks and those of guidance, within a node, and replicas of them."""
+        devices, per_node = self.wanted.cluster.devices, self.wanted.cluster.per_node
+        for guidance in (1, 2) if devices % 2 == 0 else (1,):
+            for ulysses in _divisors(devices // guidance):
+                for ring in _divisors(devices // guidance // ulysses):
+                    ranks = guidance * ulysses * ring
+                    if ranks <= per_node:
+                        replicas = devices // ranks
+                        yield Layout(data=replicas, ulysses=ulysses, ring=ring, guidance=guidance)
 
     def _schedules(self, pipeline: int) -> list[tuple[str, int]]:
         """(schedule, pieces of a rank): interleaved with as many pieces as there are blocks for."""
@@ -309,14 +334,16 @@ class _Search:
         )
         cycle = total(lambda one: one.cycle_s)
         rate = batch * layout.data * count / cycle
-        each = self.wanted.tokens
-        tokens = rate * each if each > 1 or self.request.phase.name == DECODE else None
-        price = self.wanted.price
-        paid = None if price is None else price.per_hour * layout.ranks / HOUR_S / (tokens or rate) * 1e6
+        each, images = self.wanted.tokens, None if self.picture is None else rate * self.picture.images
+        told = images is None and (each > 1 or self.request.phase.name == DECODE)
+        tokens, price = rate * each if told else None, self.wanted.price
+        made = images or tokens or rate
+        paid = None if price is None else price.per_hour * layout.ranks / HOUR_S / made * 1e6
         return {
             "runtime_s": runtime,
             "samples_per_s": rate,
             "tokens_per_s": tokens,
+            "images_per_hour": images and HOUR_S * images,
             "exposed_share": total(lambda one: one.exposed_s) / runtime.value,
             "bubble_share": total(lambda one: one.bubble_s) / cycle,
             "cost": paid,
@@ -338,9 +365,11 @@ class _Search:
 
     def _stretched(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
         """One pass of the ranks' network; raises InputError for ranks that the network does not take."""
-        key = (layout.tensor, layout.expert, batch, phase.label)
+        ranks = (layout.tensor, layout.expert, *(layout.size(group) for group in PICTURED))
+        key = (*ranks, batch, phase.label)
         if key not in self.known:
-            stage(f"following {self.source.name}, tensor {layout.tensor}, batch {batch}")
+            part = f"{layout.sequences} sequence ranks" if self.pictured else f"tensor {layout.tensor}"
+            stage(f"following {self.source.name}, {part}, batch {batch}")
             try:
                 self.known[key] = self._followed(phase, layout, batch)
             except NeuralPowerError as error:
@@ -353,13 +382,30 @@ class _Search:
     def _followed(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
         """The network of one rank."""
         request = replace(self.request, batch_size=batch, phase=phase, layout=layout)
-        asked = request.asked(self.source_followed, self.run)
         question = request.question(self.predictor.platform, knows=self.predictor.knows, run=self.run)
         question = with_weights(question, self.source.weights, self.predictor)
+        if self.pictured:
+            return self._pictures(request, question, layout)
+        asked = request.asked(self.source_followed, self.run)
         found = follow(asked, one_micro_batch(question))
         assert isinstance(found, Followed)  # a generation comes pass by pass
         self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
         return Stretched(found, self.blocks if self.blocks > SHORT else None, self.predictor, question)
+
+    def _pictures(self, request: Request, question: Question, layout: Layout) -> Stretched:
+        """A pipeline on one rank: how its ranks divide heads and keys changes nothing that is recorded."""
+        key = (layout.sequences, layout.guidance, request.batch_size)
+        if key not in self.recorded:
+            asked = request.asked(self.source, self.run)
+            assert isinstance(asked, Pass)  # pipelines have no generations
+            self.recorded[key] = record(asked, question)
+        recorded = self.recorded[key]
+        picture = recorded.trace.picture
+        assert picture is not None  # a pipeline makes one
+        self.picture = replace(picture, layout=layout)
+        trace = replace(recorded.trace, picture=self.picture)
+        found = worked(replace(recorded, trace=trace), one_micro_batch(question))
+        return Stretched(found, None, self.predictor, question)
 
 
 def _divisors(number: int) -> list[int]:

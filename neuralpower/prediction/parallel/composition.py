@@ -262,7 +262,7 @@ class _Composed:
         tokens = _tokens(self.trace)
         training = prediction.training
         peak = training.peak_flops_per_s if training else None
-        flops = self._model_flops * layout.tensor * layout.data
+        flops = self._model_flops * layout.of_stage
         return Parallel(
             layout=layout,
             cluster=self._cluster,
@@ -320,7 +320,7 @@ class _Composed:
             if energy is None:
                 return None
             for bound in BOUNDS:
-                sums[bound] += getattr(energy, bound) * self.layout.tensor * self.layout.data
+                sums[bound] += getattr(energy, bound) * self.layout.of_stage
         return Interval(**sums)
 
     def _notes(self) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from neuralpower.ask.options import Options, options_of
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.layouts import Laid, Layouts
+from neuralpower.prediction.images import noun_of
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity, rate
 from neuralpower.trace.recipe import TRAINING
@@ -27,8 +28,7 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
         "micro-batches": lambda one: str(one.micro_batches),
         "latency": lambda one: quantity(one.runtime_s.value if one.runtime_s else None, "s"),
         "90 %": _bounds,
-        "samples": lambda one: rate(one.samples_per_s),
-        "tokens": lambda one: rate(one.tokens_per_s),
+        **_rates(ranked),
         "exposed": lambda one: percent(one.exposed_share),
         "bubble": lambda one: percent(one.bubble_share),
         "memory": lambda one: binary(one.memory_bytes),
@@ -60,9 +60,10 @@ def _head(ranked: Layouts) -> Iterator[str]:
         yield styled("no layout fits", "bad")
     else:
         best = ranked.fitting[0]
-        rate = best.tokens_per_s or best.samples_per_s or 0.0
+        rate = best.images_per_hour or best.tokens_per_s or best.samples_per_s or 0.0
         time = quantity(best.runtime_s.value if best.runtime_s else None, "s")
         unit = "tokens/s" if best.tokens_per_s else "samples/s"
+        unit = unit if ranked.picture is None else f"{noun_of(ranked.picture.task)}s/h"
         yield styled(
             f"best by {wanted.by}: {best.layout}, {time}, {plain(rate)} {unit}",
             "bold",
@@ -99,6 +100,17 @@ def _skipped(ranked: Layouts) -> Iterator[str]:
         first = next(one for one in ranked.found if one.sort == sort)
         example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""
         yield f"{counted(count, 'layout')} skipped: {sort}{example}"
+
+
+def _rates(ranked: Layouts) -> dict[str, Callable[[Laid], str]]:
+    """Columns of what is made in a second, or of images in an hour."""
+    if ranked.picture is None:
+        return {"samples": lambda one: rate(one.samples_per_s), "tokens": lambda one: rate(one.tokens_per_s)}
+    return {
+        f"{noun_of(ranked.picture.task)}s/h": lambda one: (
+            "-" if one.images_per_hour is None else plain(one.images_per_hour)
+        )
+    }
 
 
 def _bounds(laid: Laid) -> str:
