@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from neuralpower.report.layouts import layouts_table
 
 import neuralpower
 from neuralpower.devices.layout import Layout, layout_of
@@ -25,6 +24,7 @@ from neuralpower.networks.input_request import InputRequest
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed
 from neuralpower.quantisation.weights import LINEAR, Weight
+from neuralpower.report.results.layouts import layouts_table
 from neuralpower.trace.passes.sequence_ranks import sequence_ranks
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace
