@@ -16,6 +16,9 @@ from neuralpower.layers.terms import distinct
 
 WHOLE, HALF = 16, 8  # numbers, of which vectors and tensor cores' fragments are made
 TILE = 64  # numbers that a core computes at a time, at least; sizes up to it stand for themselves
+# The same of products in types of so many bytes: units that are no tensor cores fill narrower tiles. Batched
+# products held out are off by 11.2 % for 12.6 on a V100, by 7.6 for 8.7 on a P4.
+NARROW_TILE, FLOAT_BYTES = 32, 4
 TILES_IN_AN_OCTAVE = 8  # of large sizes
 
 
@@ -63,12 +66,14 @@ def take(columns: L, index: np.ndarray) -> L:
 def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
     """(The rows with sizes but `kept` as those that stand for their tiles, which rows differ [rows], bool).
 
-    A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
-    multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
-    pages of WHOLE, whatever their number, and stand with the last; up to TILE, with the last of their page.
+    A tile is an eighth of an octave, of `least_tile` numbers at least. In it, sizes of one alignment stand
+    together: multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache
+    lie in pages of WHOLE, whatever their number or type, and stand with the last; up to TILE, with the last
+    of their page.
     So do batches from TILE on: how many items there are changes no item's alignment.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
+    least = least_tile(columns)
     for name in plain_dimensions(type(columns)):
         size = getattr(columns, name)
         paged = name in columns.paged
@@ -76,7 +81,7 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
         if name in kept or not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
-        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE, WHOLE))
+        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE if paged else least, WHOLE))
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
         stands = np.where((size % WHOLE == 0) | (paged or name == "batch"), last, first)
@@ -92,6 +97,11 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
     found = replaced(columns, sizes)
     with np.errstate(all="ignore"):
         return found, differs & np.asarray(found.possible(), dtype=bool)
+
+
+def least_tile(layer: Layer) -> Any:
+    """Numbers along a side that a core computes at a time, at least; of a layer or of a table's columns."""
+    return np.where(layer.multiplies & (np.asarray(layer.itemsize) >= FLOAT_BYTES), NARROW_TILE, TILE)
 
 
 def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:

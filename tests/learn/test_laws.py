@@ -134,14 +134,19 @@ def test_the_time_of_a_step_runs_straight_along_its_cache(device: str) -> None:
     assert np.max(t[1:] / t[:-1]) < 1.01  # no kink at 4,096 or 8,192
 
 
-def test_sizes_of_a_tile_and_an_alignment_stand_together() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "stand"),
+    [
+        ("float16", [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]),
+        ("float32", [64, 65, 65, 96, 104, 128, 4096, 4097, 4097, 4104, 4608, 4608]),
+    ],
+)
+def test_sizes_of_a_tile_and_an_alignment_stand_together(dtype: str, stand: list[int]) -> None:
     sizes = [64, 65, 81, 96, 104, 128, 4096, 4097, 4103, 4104, 4112, 4608]
-    layers = [
-        Linear(dtype="float16", rows=size, in_features=64, out_features=64, bias=False) for size in sizes
-    ]
+    layers = [Linear(dtype=dtype, rows=size, in_features=64, out_features=64, bias=False) for size in sizes]
     tiles, differs = in_tiles(columns_of(Linear, layers))
     rows = np.asarray(tiles.rows).tolist()
-    assert rows == [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]
+    assert rows == stand
     assert differs.tolist() == [stands != size for stands, size in zip(rows, sizes, strict=True)]
 
 
