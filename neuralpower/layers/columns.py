@@ -16,8 +16,8 @@ from neuralpower.layers.terms import distinct
 
 WHOLE, HALF = 16, 8  # numbers, of which vectors and tensor cores' fragments are made
 TILE = 64  # numbers that a core computes at a time, at least; sizes up to it stand for themselves
-# The same of products in types of so many bytes: units that are no tensor cores fill narrower tiles. Batched
-# products held out are off by 11.2 % for 12.6 on a V100, by 7.6 for 8.7 on a P4.
+# The same of products in types of FLOAT_BYTES and more: units that are no tensor cores fill narrower tiles.
+# Batched products held out are off by 11.2 % for 12.6 on a V100, by 7.6 for 8.7 on a P4.
 NARROW_TILE, FLOAT_BYTES = 32, 4
 TILES_IN_AN_OCTAVE = 16  # of large sizes: of eighths, 2,688 would stand with 2,816, which other networks have
 

@@ -6,7 +6,7 @@ wide as its own: they have the same units and run the same kernels, unless their
 For exchanges between devices it has the level of the devices with links as fast: held out, an H100's
 all-reduce by NCCL is off by 12.8 % instead of 29.9. For all else, and where there is none, it has the usual
 level, 1. With it, bfloat16 products of a device held out are off by 8.9 % instead of 10.6 on an H100, by 7.9
-instead of 10.6 on a B200. Float32 of one width says nothing: such levels of ten devices, each left out, are
+instead of 10.6 on a B200. Float32 of one width says nothing: such levels of ten devices, each held out, are
 off by 10 %, 1 by 7.
 """
 
