@@ -124,7 +124,7 @@ def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     for layer in layers:
         for side in set(layer.dimensions) & set(plain_dimensions(type(layer))):
             size = getattr(layer, side)
-            left = -size % int(least_tile(layer)) if size > TILE else 0
+            left = -size % int(least_tile(layer, size)) if size > TILE else 0
             for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
                 grown = dataclasses.replace(layer, **{side: larger})
                 alike = rule == FALLS or (size % HALF and larger % HALF)

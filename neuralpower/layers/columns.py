@@ -16,9 +16,10 @@ from neuralpower.layers.terms import distinct
 
 WHOLE, HALF = 16, 8  # numbers, of which vectors and tensor cores' fragments are made
 TILE = 64  # numbers that a core computes at a time, at least; sizes up to it stand for themselves
-# The same of products in types of FLOAT_BYTES and more: units that are no tensor cores fill narrower tiles.
-# Batched products held out are off by 11.2 % for 12.6 on a V100, by 7.6 for 8.7 on a P4.
-NARROW_TILE, FLOAT_BYTES = 32, 4
+# The same of products in types of FLOAT_BYTES and more, along sides up to NARROW: units that are no tensor
+# cores fill narrower tiles. Batched products held out are off by 11.2 % for 12.6 on a V100, by 7.6 for 8.7 on
+# a P4.
+NARROW_TILE, FLOAT_BYTES, NARROW = 32, 4, 512
 TILES_IN_AN_OCTAVE = 16  # of large sizes: of eighths, 2,688 would stand with 2,816, which other networks have
 
 
@@ -73,7 +74,6 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
     So do batches from TILE on: how many items there are changes no item's alignment.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
-    least = least_tile(columns)
     for name in plain_dimensions(type(columns)):
         size = getattr(columns, name)
         paged = name in columns.paged
@@ -81,7 +81,10 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
         if name in kept or not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
-        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE if paged else least, WHOLE))
+        tile = np.maximum(
+            octave / TILES_IN_AN_OCTAVE,
+            np.where(size > TILE, TILE if paged else least_tile(columns, size), WHOLE),
+        )
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
         stands = np.where((size % WHOLE == 0) | (paged or name == "batch"), last, first)
@@ -99,9 +102,10 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
         return found, differs & np.asarray(found.possible(), dtype=bool)
 
 
-def least_tile(layer: Layer) -> Any:
-    """Numbers along a side that a core computes at a time, at least; of a layer or of a table's columns."""
-    return np.where(layer.multiplies & (np.asarray(layer.itemsize) >= FLOAT_BYTES), NARROW_TILE, TILE)
+def least_tile(layer: Layer, size: Any) -> Any:
+    """Numbers along a side of `size` that a core computes at a time, at least; of a layer or of columns."""
+    narrow = layer.multiplies & (np.asarray(layer.itemsize) >= FLOAT_BYTES) & (size <= NARROW)
+    return np.where(narrow, NARROW_TILE, TILE)
 
 
 def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:
