@@ -98,8 +98,22 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
     if not sizes:
         return columns, differs
     found = replaced(columns, sizes)
+    possible = _possible(found)
+    if not possible.all():  # a rule ties some sizes together: the others still stand for their tiles
+        found = replaced(
+            columns,
+            {name: np.where(possible, stands, getattr(columns, name)) for name, stands in sizes.items()},
+        )
+        for name, stands in sizes.items():
+            larger = replaced(found, {name: stands})
+            found = replaced(found, {name: np.where(_possible(larger), stands, getattr(found, name))})
+        differs = np.any([getattr(found, name) != getattr(columns, name) for name in sizes], axis=0)
+    return found, differs
+
+
+def _possible(columns: Layer) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return found, differs & np.asarray(found.possible(), dtype=bool)
+        return np.broadcast_to(np.asarray(columns.possible(), dtype=bool), (len(columns.dtype),))
 
 
 def least_tile(layer: Layer, size: Any) -> Any:

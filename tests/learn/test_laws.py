@@ -13,6 +13,7 @@ from neuralpower.dtypes import floats_of
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import in_tiles
+from neuralpower.layers.experts import Experts
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.recurrent import Recurrent
@@ -279,6 +280,18 @@ def test_sixteen_numbers_of_four_bits_are_a_vector() -> None:
     for itemsize, numbers in ((0.5, 16), (1, 16), (2, 8)):
         assert sides_of(itemsize, numbers) == {"sides in pairs": 0.0, "odd sides": 0.0}
         assert sides_of(itemsize, numbers // 2)["sides in pairs"] == 1.0
+
+
+def test_sizes_that_a_load_ties_together_keep_no_other_from_its_tile() -> None:
+    load = {"tokens": 352, "experts": 8, "top_k": 1, "pairs": 352, "hit": 8, "fullest": 44}
+    layers = [
+        Experts(dtype="bfloat16", hidden=2096, intermediate=wide, gated=True, **load) for wide in (2224, 2240)
+    ]
+    tiles, _ = in_tiles(columns_of(Experts, layers))  # 8 experts of 44 tokens share no 384 pairs
+    assert np.asarray(tiles.pairs).tolist() == [352, 352]
+    assert np.asarray(tiles.intermediate).tolist() == [2304, 2304]
+    found = for_device(find_spec("nvidia-h100-sxm5-80gb")).estimate(layers).runtime_s
+    assert found[1] >= found[0]
 
 
 def test_keys_of_a_prompt_stand_in_tiles() -> None:
