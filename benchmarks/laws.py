@@ -30,7 +30,7 @@ import numpy as np
 from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
 from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention, matmul
-from neuralpower.layers.columns import HALF, TILE, WHOLE
+from neuralpower.layers.columns import HALF, TILE, WHOLE, least_tile
 from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, pricing
 from neuralpower.learn.any_device import for_device
@@ -124,7 +124,7 @@ def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     for layer in layers:
         for side in set(layer.dimensions) & set(plain_dimensions(type(layer))):
             size = getattr(layer, side)
-            left = -size % TILE if size > TILE else 0
+            left = -size % int(least_tile(layer, size)) if size > TILE else 0
             for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
                 grown = dataclasses.replace(layer, **{side: larger})
                 alike = rule == FALLS or (size % HALF and larger % HALF)

@@ -104,6 +104,13 @@ class Hardware:
         """FLOP of a dtype that a core does in a cycle: devices of one width have the same kind of units."""
         return self.peak(dtype) / self.cores / self.clock()
 
+    def on_tensor_cores(self, dtype: str) -> bool:
+        """Whether products of a dtype run on units whose width tells their generation.
+
+        Cores without them did 128 FLOP in float32 a cycle from 2016 to 2020, with other kernels each time.
+        """
+        return dtype in TENSOR_DTYPES and dtype in self.peak_flops_per_s
+
     def tensor_flops_allowed(self, dtype: str) -> float:
         """FLOP/s of tensor cores that its power limit allows for long; infinite where that is not known."""
         if dtype not in TENSOR_DTYPES or self.limit_w is None or self.year is None:

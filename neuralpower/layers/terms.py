@@ -10,6 +10,7 @@ import numpy as np
 SECTOR, LINE = 32, 128  # bytes that an accelerator's memory hands over at least, and of a cache's line
 FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
+CALL_CYCLES = "call_cycles"  # the term of a short kernel's cycles, which its device's clock sets
 # Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX).
 MAPPED_BYTES = 32 * 2**20
 

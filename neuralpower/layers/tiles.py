@@ -16,7 +16,7 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import Described, KindLaw, Layer, View, Views
-from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
+from neuralpower.layers.terms import CALL_CYCLES, LINE, SECTOR, aligned, beyond_launch, past
 from neuralpower.layers.traits import Traits, of_product, steps
 from neuralpower.layers.views import peak_flops
 
@@ -87,7 +87,7 @@ FEW_ROWS = 16
 # Today only gradients through a vocabulary have one.
 COMMON_INNER = 8192
 CACHE_BYTES_PER_CYCLE = 64  # that the cache of all hands to a core, by NVIDIA's white papers since 2020
-CALL_CYCLES = 4000  # of a short kernel, up to a factor
+SHORT_CALL_CYCLES = 4000  # of a short kernel, up to a factor
 ROWS = (0, 3, 5, 7, 9)  # exponents of steps of a product's rows: traits
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
@@ -130,7 +130,7 @@ def _pooled_terms(layer: TiledProduct, hardware: Hardware) -> Described:
     return {
         **layer.views.kernels.terms(layer, hardware),
         "bytes_from_cache": sum(layer.bytes()) / cached,
-        "call_cycles": CALL_CYCLES / hardware.clock() * np.ones_like(layer.flops(), dtype=float),
+        CALL_CYCLES: SHORT_CALL_CYCLES / hardware.clock() * np.ones_like(layer.flops(), dtype=float),
     }
 
 

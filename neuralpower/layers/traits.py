@@ -128,5 +128,5 @@ class KindLaw:
     gradient_on_cpu: Callable[[Any], Any] = lambda layer: 1.0
     # By what devices run a kind alike, given its name of a type; None: by nothing.
     alike_by: Callable[[Any, Hardware, str], float | None] = lambda kind, hardware, dtype: (
-        hardware.width(dtype) if kind.multiplies and dtype in hardware.peak_flops_per_s else None
+        hardware.width(dtype) if kind.multiplies and hardware.on_tensor_cores(dtype) else None
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,8 +80,12 @@ class Problem:
 
     def certain(self) -> Problem:
         """The same without the optional terms."""
-        special = {name: values for name, values in self.special.items() if name not in self.optional}
-        return replace(self, special=special, optional=())
+        return replace(self.without(self.optional), optional=())
+
+    def without(self, names: Collection[str]) -> Problem:
+        """The same without some special terms."""
+        special = {name: values for name, values in self.special.items() if name not in names}
+        return replace(self, special=special)
 
     def sides(self) -> tuple[str, ...]:
         """The dimensions of the kind's own polynomial."""

@@ -17,6 +17,7 @@ from neuralpower.data.screening import Rejected, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import KINDS, Hardware
+from neuralpower.layers.terms import CALL_CYCLES
 from neuralpower.learn.any_device import by_prior
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import FEWEST_DEVICES, fit
@@ -221,6 +222,8 @@ def _fitted(
         for target in (RUNTIME, POWER):  # in this order: a row of a wrong time has a wrong power, too
             problems = rows.problems(target)
             while problems:
+                if launched:  # a short call takes what its host takes, at any clock of the device
+                    problems = {key: problem.without([CALL_CYCLES]) for key, problem in problems.items()}
                 order = sorted(problems, key=lambda key: (-len(problems[key]), key))
                 fits = pool.results(fit, [(problems[key], _learner_of(key, learner, rows)) for key in order])
                 for key, result in zip(order, fits, strict=True):

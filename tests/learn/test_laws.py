@@ -13,6 +13,7 @@ from neuralpower.dtypes import floats_of
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import in_tiles
+from neuralpower.layers.experts import Experts
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.recurrent import Recurrent
@@ -134,14 +135,19 @@ def test_the_time_of_a_step_runs_straight_along_its_cache(device: str) -> None:
     assert np.max(t[1:] / t[:-1]) < 1.01  # no kink at 4,096 or 8,192
 
 
-def test_sizes_of_a_tile_and_an_alignment_stand_together() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "stand"),
+    [
+        ("float16", [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4352, 4608]),
+        ("float32", [64, 65, 65, 96, 104, 128, 4096, 4097, 4097, 4104, 4352, 4608]),
+    ],
+)
+def test_sizes_of_a_tile_and_an_alignment_stand_together(dtype: str, stand: list[int]) -> None:
     sizes = [64, 65, 81, 96, 104, 128, 4096, 4097, 4103, 4104, 4112, 4608]
-    layers = [
-        Linear(dtype="float16", rows=size, in_features=64, out_features=64, bias=False) for size in sizes
-    ]
+    layers = [Linear(dtype=dtype, rows=size, in_features=64, out_features=64, bias=False) for size in sizes]
     tiles, differs = in_tiles(columns_of(Linear, layers))
     rows = np.asarray(tiles.rows).tolist()
-    assert rows == [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]
+    assert rows == stand
     assert differs.tolist() == [stands != size for stands, size in zip(rows, sizes, strict=True)]
 
 
@@ -274,6 +280,18 @@ def test_sixteen_numbers_of_four_bits_are_a_vector() -> None:
     for itemsize, numbers in ((0.5, 16), (1, 16), (2, 8)):
         assert sides_of(itemsize, numbers) == {"sides in pairs": 0.0, "odd sides": 0.0}
         assert sides_of(itemsize, numbers // 2)["sides in pairs"] == 1.0
+
+
+def test_sizes_that_a_load_ties_together_keep_no_other_from_its_tile() -> None:
+    load = {"tokens": 352, "experts": 8, "top_k": 1, "pairs": 352, "hit": 8, "fullest": 44}
+    layers = [
+        Experts(dtype="bfloat16", hidden=2096, intermediate=wide, gated=True, **load) for wide in (2224, 2240)
+    ]
+    tiles, _ = in_tiles(columns_of(Experts, layers))  # 8 experts of 44 tokens share no 384 pairs
+    assert np.asarray(tiles.pairs).tolist() == [352, 352]
+    assert np.asarray(tiles.intermediate).tolist() == [2304, 2304]
+    found = for_device(find_spec("nvidia-h100-sxm5-80gb")).estimate(layers).runtime_s
+    assert found[1] >= found[0]
 
 
 def test_keys_of_a_prompt_stand_in_tiles() -> None:
