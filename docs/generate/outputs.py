@@ -35,7 +35,7 @@ BLOCK = re.compile(r"(<!-- (run|measure) -->\n```console\n)(.*?)(```)", re.S)
 FILE = re.compile(r"```\w+ title=\"([\w./-]+)\"\n(.*?)```", re.S)
 DEVICES = re.compile(r"(<!-- devices -->\n)(.*?)(\n\n|\Z)", re.S)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-WIDTH = "100"
+WIDTH = "80"
 
 Run = Callable[[str, Path], str]
 

@@ -15,7 +15,7 @@ from neuralpower.report.page import Page, Section, Table
 from neuralpower.traces.explanation import BINS, COLUMNS, CallRow, Explanation, Part
 
 LONGEST = {"shapes": 44, "operator": 40, "path": 36}  # letters of a cell in tables
-NARROW = {**LONGEST, "operator": 22}  # the same where lines have a width: causes are told whole
+NARROW = {**LONGEST, "operator": 22}  # the same where lines have a width: causes stand whole
 MOST = 12  # parts that are listed
 NAMED = 55  # letters of a part's name
 SPARED = ("basis", "low", "high", "dtype", "module", "shapes")
