@@ -202,6 +202,12 @@ def test_a_network_without_a_plan_is_split_by_a_rule() -> None:
     assert asked.sharding.source == "a rule"
 
 
+def test_the_rule_splits_blocks_beside_a_loss_of_the_network() -> None:
+    asked = one_rank(GPT2, Phase("training"), tensor=2, use=TRAINING)
+    assert asked.inputs.labelled
+    assert asked.module.transformer.h[1].mlp.c_fc.weight.shape == (64, 128)
+
+
 def test_strict_refuses_the_rule() -> None:
     with pytest.raises(InputError, match="has no plan for tensor ranks, and require_plan refuses a rule"):
         one_rank(GPT2, tensor=2, require_plan=True)
