@@ -129,14 +129,14 @@ class Pricer:
         return {key: number for number, key in enumerate(self.lookup.regressors)}
 
     def yields(self, columns: Layer, asked: Asked) -> Array | bool:
-        """Whether the law knows each row better: torch's, where this was trained on engines', [rows] or one."""
+        """Whether the law knows rows better, each or all: torch's, where this was trained on engines'."""
         law = asked.law
         if law is None or not self.carried or not _of_torch(columns, law, asked):
             return False
         return True if self.twin is None or law.taught else self._bursts(columns, law)
 
     def _bursts(self, columns: Layer, law: Law) -> Array:
-        """Whether tables repeat each product alone, [rows]: on a B200 at twice the rate that networks sustain.
+        """Whether tables repeat products alone, [rows]: on a B200 at twice the rate that networks sustain.
 
         Tensor cores then draw too little for the power limit; units of float32 run as fast for long.
         """
@@ -173,7 +173,11 @@ class Pricer:
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         measured_as: Any = np.full(rows, key[2])
         alone = self._trained(replace(columns, phase=measured_as), Match(key, found, exact), held, law)
-        if not exact or law is None or not (np.all(self._bursts(columns, law)) and _of_torch(columns, law, asked)):
+        if (
+            not exact
+            or law is None
+            or not (np.all(self._bursts(columns, law)) and _of_torch(columns, law, asked))
+        ):
             return alone
         t = seconds_by_law(columns, law)
         lasting = by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)

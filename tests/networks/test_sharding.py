@@ -204,7 +204,7 @@ def test_a_network_without_a_plan_is_split_by_a_rule() -> None:
 
 def test_the_rule_splits_blocks_beside_a_loss_of_the_network() -> None:
     sharding = Sharding(Layout(tensor=2), per_node=8, use=TRAINING)
-    asked = asked_of(GPT2, InputRequest(1, TOKENS, labels=True), Phase(), sharding=sharding)
+    asked: Any = asked_of(GPT2, InputRequest(1, TOKENS, labels=True), Phase(), sharding=sharding)
     assert asked.inputs.labelled
     assert asked.module.transformer.h[1].mlp.c_fc.weight.shape == (64, 128)
 
