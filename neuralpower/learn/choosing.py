@@ -130,7 +130,8 @@ class Choice:
         """(Which of it and the others knows each row best, and how well), each [rows]."""
         lawful = self.law is not None
         known = np.stack([one.lookup.knows(columns, lawful=lawful) for one in self.pricers])
-        known[[one.yields(columns, self.asked) for one in self.pricers]] = NOT
+        for one, rows in zip(self.pricers, known, strict=True):
+            rows[np.broadcast_to(one.yields(columns, self.asked), rows.shape)] = NOT
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
 

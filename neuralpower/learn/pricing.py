@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuralpower.dtypes import DTYPES
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Draw, Hardware, Layer, columns_of
 from neuralpower.layers.base import FORWARD, GRADIENT
@@ -130,16 +130,20 @@ class Pricer:
     def numbers(self) -> Mapping[Key, int]:
         return {key: number for number, key in enumerate(self.lookup.regressors)}
 
-    def yields(self, columns: Layer, asked: Asked) -> bool:
-        """Whether the law knows such calls better: torch's, where this was trained on engines'."""
+    def yields(self, columns: Layer, asked: Asked) -> Array | bool:
+        """Whether the law knows rows better, each or all: torch's, where this was trained on engines'."""
         law = asked.law
         if law is None or not self.carried or not _of_torch(columns, law, asked):
             return False
-        return self.twin is None or law.taught or self._bursts(columns, law)
+        return True if self.twin is None or law.taught else self._bursts(columns, law)
 
-    def _bursts(self, columns: Layer, law: Law) -> bool:
-        """Whether tables repeat such a product alone: on a B200 at twice the rate that networks sustain."""
-        return law.timed and self.tables and isinstance(columns, TiledProduct)
+    def _bursts(self, columns: Layer, law: Law) -> Array:
+        """Whether tables repeat products alone, [rows]: on a B200 at twice the rate that networks sustain.
+
+        Tensor cores then draw too little for the power limit; units of float32 run as fast for long.
+        """
+        wide = np.isin(columns.dtype, [name for name in FLOATING if DTYPES[name].bits > laws.HALF])
+        return ~wide & (law.timed and self.tables and isinstance(columns, TiledProduct))
 
     def price(self, columns: Layer, asked: Asked) -> Estimates:
         return joined(
@@ -154,7 +158,7 @@ class Pricer:
     def _of_key(self, columns: Layer, key: Key, asked: Asked) -> Estimates:
         """Rows of one key, by the first that serves: a regressor, quantised weights' law, the law, bytes."""
         found, exact = self.lookup.of(key)
-        exact = exact and not self.yields(columns, asked)
+        exact = exact and not np.all(self.yields(columns, asked))  # of one type
         if not exact and is_weight_only(columns):
             return weights_law(columns, asked.price, self.roofline(key[1]))
         rows, law = len(columns.dtype), asked.law
@@ -174,7 +178,11 @@ class Pricer:
         if not self.view.kernels and np.any(gradients := np.asarray(columns.phase) == GRADIENT):
             derived = alone.times(columns.law.gradient_on_cpu(columns)).widened(GRADIENT_DOUBT)
             alone = derived.where(np.broadcast_to(gradients, (rows,)), alone)
-        if not exact or law is None or not (self._bursts(columns, law) and _of_torch(columns, law, asked)):
+        if (
+            not exact
+            or law is None
+            or not (np.all(self._bursts(columns, law)) and _of_torch(columns, law, asked))
+        ):
             return alone
         t = seconds_by_law(columns, law)
         lasting = by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)

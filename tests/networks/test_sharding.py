@@ -79,6 +79,13 @@ def test_training_sums_two_gradients_a_block_and_shares_what_q_k_and_v_read() ->
     assert rows == 512  # 1000 rows padded to 2 x 128 x 4
 
 
+def test_a_networks_own_loss_reads_the_logits_that_a_rank_has() -> None:
+    asked = one_rank(LLAMA, tensor=2, use=TRAINING)
+    ids = asked.inputs.kwargs["input_ids"]
+    found = trace(asked.module, (), {"input_ids": ids, "labels": ids}, training=True, loss=default_loss)
+    assert Counter(exchanged(found.calls))["all_reduce", TOKENS] == 3
+
+
 def test_sequence_ranks_scatter_and_gather_what_tensor_ranks_would_sum() -> None:
     found = traced(one_rank(LLAMA, tensor=2, sequence=True, use=TRAINING), training=True)
     back = Counter(exchanged(backward_calls(found.calls, found.own_backward)))
@@ -193,6 +200,13 @@ def test_a_network_without_a_plan_is_split_by_a_rule() -> None:
     assert asked.module.transformer.h[1].mlp.c_fc.weight.shape == (64, 128)
     assert Counter(exchanged(found.calls)) == {("all_reduce", TOKENS * HIDDEN): 4}
     assert asked.sharding.source == "a rule"
+
+
+def test_the_rule_splits_blocks_beside_a_loss_of_the_network() -> None:
+    sharding = Sharding(Layout(tensor=2), per_node=8, use=TRAINING)
+    asked: Any = asked_of(GPT2, InputRequest(1, TOKENS, labels=True), Phase(), sharding=sharding)
+    assert asked.inputs.labelled
+    assert asked.module.transformer.h[1].mlp.c_fc.weight.shape == (64, 128)
 
 
 def test_strict_refuses_the_rule() -> None:

@@ -229,7 +229,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             sources = frozenset[str]().union(*known)
             name = name_of(func).split(".", 1)[-1]
             kept = torch.Tag.pointwise in func.tags or name in SAME | VIEWS
-            same = isinstance(output, Tensor) and all(t.shape[-1] == output.shape[-1] for t in inputs)
+            same = isinstance(output, Tensor) and all(t.shape[-1:] == output.shape[-1:] for t in inputs)
             parts = _equal_parts(name, output, inputs)
             if parts and not sources & self.packed.keys():
                 self.packed.update(dict.fromkeys(sources, len(parts)))

@@ -89,6 +89,7 @@ def sharded(
     if layout.sequence:
         plan = replace(plan, entries=between(module, plan.entries))
     _apply(module, plan, work)
+    vocabulary.split_loss(module)
     if layout.sequence:
         split_tokens(module, rank, plan.entries)
     module.register_forward_hook(lambda *_: rank.ends())

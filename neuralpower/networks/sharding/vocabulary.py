@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from neuralpower.networks.sharding import exchanges, styles
 from neuralpower.networks.sharding.plan import ENGINE, INFERENCE
@@ -42,6 +42,17 @@ class Vocabulary:
                 entries[path] = one
                 rows[path] = _rows(int(part.weight.shape[0]), ranks, use)
         return cls(entries, rows)
+
+    def split_loss(self, module: nn.Module) -> None:
+        """Let the network's own loss read as many logits of each token as a rank has."""
+        loss: Any = getattr(module, "loss_function", None)  # of transformers
+        if loss is None or LOSS not in self.how.values():
+            return
+
+        def of_rank(logits: Tensor, labels: Tensor, vocab_size: int, **settings: Any) -> Any:
+            return loss(logits, labels, vocab_size=logits.shape[-1], **settings)
+
+        module.loss_function = of_rank  # type: ignore[assignment]
 
 
 def _part(module: nn.Module, name: str) -> Any:
