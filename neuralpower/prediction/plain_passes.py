@@ -143,9 +143,9 @@ def _reading(hint: Any) -> Read:
     if is_dataclass(hint) or hasattr(hint, "_fields"):
         hints = get_type_hints(hint, localns={"Format": Format})
         order = [field.name for field in fields(hint)] if is_dataclass(hint) else hint._fields
-        reads = [_reading(hints[name]) for name in order]
         make: Any = _by_names(hint, order) if is_dataclass(hint) and fields(hint)[0].kw_only else hint
-        return lambda value, layers: make(*(r(v, layers) for r, v in zip(reads, value, strict=True)))
+        kinds = [hints[name] for name in order]  # read when they are met: a scheme's parts are schemes
+        return lambda value, layers: make(*(_reading(k)(v, layers) for k, v in zip(kinds, value, strict=True)))
     return lambda value, layers: value
 
 
@@ -157,5 +157,4 @@ def _several(make: Any, hint: Any) -> Read:
     """What reads a tuple or a set; plain values need no look at each."""
     if hint in (int, str, float, bool):
         return lambda value, layers: make(value)
-    read = _reading(hint)
-    return lambda value, layers: make([read(one, layers) for one in value])
+    return lambda value, layers: make([_reading(hint)(one, layers) for one in value])
