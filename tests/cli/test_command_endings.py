@@ -105,10 +105,10 @@ def test_a_margin_decides_what_fits() -> None:
 
 
 def test_predictions_for_an_accelerator_say_what_is_assumed() -> None:
-    asked = ("zoo:deep_mnist", "--predictor", "nvidia-float32@nvidia-t4")
+    asked = ("zoo:deep_mnist", "--device", "intel-arc-pro-b60")
     assert ASSUMED[FORWARD] in json.dumps(json.loads(done("predict", *asked, "--json")))
-    assert f"Note: {ASSUMED[FORWARD]}" in done("predict", *asked)
-    assert ASSUMED[FORWARD] in done("sweep", *asked, "--batch-size", "1,2")
+    assert f"Note: {ASSUMED[FORWARD]}" in done("predict", *asked, "-v")
+    assert ASSUMED[FORWARD] in done("sweep", *asked, "--batch-size", "1,2", "-v")
 
 
 def test_a_log_of_a_collection_is_a_line_now_and_then() -> None:

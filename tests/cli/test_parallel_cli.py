@@ -62,7 +62,7 @@ def test_a_sweep_has_a_row_for_each_layout() -> None:
 
 
 def test_layouts_are_compared_side_by_side() -> None:
-    text = done("compare", f"{LLAMA}@4xh100-sxm:tp4", "@4xh100-sxm:tp2pp2", "--phase", "decode")
+    text = done("compare", f"{LLAMA}@4xh100-sxm:tp4", "@4xh100-sxm:tp2pp2", "--phase", "decode", "-v")
     assert "tp4 on" in text and "tp2 pp2 on" in text
 
 
@@ -80,5 +80,5 @@ def test_where_no_layout_fits_the_code_is_1_and_lines_of_a_sort_are_counted() ->
     skipped = [line for line in ran.out.splitlines() if "skipped" in line]
     assert (ran.code, first, "error:" in ran.err) == (1, "no layout fits", False)
     # tp1pp2, tp2 and their kind: too large for 2 x 16 GiB, one line for all
-    assert [line.split(" skipped: ")[0].split(" ", 1)[1] for line in skipped] == ["layouts"]
+    assert [line.split(" skipped: ")[0].split(" ", 2)[2] for line in skipped] == ["layouts"]
     assert "too little memory" in skipped[0]

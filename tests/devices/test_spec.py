@@ -390,7 +390,7 @@ def test_reading_sheets_imports_no_torch() -> None:
 
 
 def test_all_sheets_are_listed() -> None:
-    header, rule, *rows = done("devices", "--specs").splitlines()
+    header, rule, *rows = done("devices", "--specs", "-v").splitlines()
     assert header.split() == "device class memory fp32 TFLOP/s bf16 TFLOP/s GB/s cores W".split()
     assert set(rule) == {"-", " "}
     assert [row.split()[0] for row in rows] == list(SPECS)
@@ -399,7 +399,7 @@ def test_all_sheets_are_listed() -> None:
 
 
 def test_one_sheet_is_shown_with_its_sources() -> None:
-    text = done("devices", "--spec", "tesla t4")
+    text = done("devices", "--spec", "tesla t4", "-v")
     assert text.startswith("NVIDIA Tesla T4, gpu, NVIDIA, 2018\nreported as Tesla T4, NVIDIA T4\n")
     for key, value in SPECS["nvidia-t4"].values.items():
         assert re.search(rf"^{key} .*{re.escape(value.source)}$", text, re.M)

@@ -150,8 +150,8 @@ def test_the_published_dtype_is_the_usual_one(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_models_are_listed_by_task() -> None:
-    listed = done("models", "--task", "speech").splitlines()
-    assert listed[0].split() == ["model", "task", "dtype", "published", "as", "parameters"]
+    listed = done("models", "--task", "speech", "-v").splitlines()
+    assert listed[0].split() == ["model", "task", "dtype", "parameters", "published", "as"]
     assert len(listed) == 2 + sum(entry.task == "speech" for entry in catalogue().values())
     found = json.loads(done("models", "llama3.1:8b", "qwen3-?b", "--json"))
     assert [each["name"] for each in found["catalogue"]] == ["llama-3.1-8b", "qwen3-4b", "qwen3-8b"]

@@ -684,6 +684,7 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:
             "mac",
             "--top",
             2,
+            "-v",
         ),
         *("--csv", files[0], "--markdown", files[1], "--trace-file", files[2]),
     )

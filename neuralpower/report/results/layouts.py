@@ -46,7 +46,7 @@ def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str
     if ranked.wanted.terms.intensity is not None:
         columns["CO2e per 1M"] = lambda one: quantity(one.carbon_g, "g")
     table = [listed(shown, columns, spared=SPARED)] if shown else []
-    foot = [*_foot(ranked, len(shown)), *note_lines([*ranked.notes, *_skipped(ranked)])]
+    foot = [*_foot(ranked, len(shown)), *note_lines([*_skipped(ranked), *ranked.notes])]
     return as_asked([*_head(ranked), "", *table, *foot], marked)
 
 
