@@ -145,7 +145,9 @@ def _reading(hint: Any) -> Read:
         order = [field.name for field in fields(hint)] if is_dataclass(hint) else hint._fields
         make: Any = _by_names(hint, order) if is_dataclass(hint) and fields(hint)[0].kw_only else hint
         kinds = [hints[name] for name in order]  # read when they are met: a scheme's parts are schemes
-        return lambda value, layers: make(*(_reading(k)(v, layers) for k, v in zip(kinds, value, strict=True)))
+        return lambda value, layers: make(
+            *(_reading(k)(v, layers) for k, v in zip(kinds, value, strict=True))
+        )
     return lambda value, layers: value
 
 
