@@ -35,6 +35,7 @@ BESIDE = 1 / 8
 # Faster memories reach more of their sheets' bandwidth: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The
 # share grows with this power of the bandwidth; its level is fitted.
 REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
+BEYOND_CACHES = 4  # times the last-level cache: passes over more bytes do not find them there
 ASSUMED_PCIE = 31.5e9  # B/s of PCI Express 4.0 x16 in one direction, where a sheet names no link
 ASSUMED_NETWORK = 12.5e9  # B/s of a card of 100 Gb/s for each device, where a sheet names none
 SWITCH_SUMS_SINCE = 2022  # NVIDIA's switches sum what devices send: NVLink SHARP, from Hopper on

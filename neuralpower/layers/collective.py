@@ -26,6 +26,7 @@ from neuralpower.late import Tensor, torch
 from neuralpower.layers import Bytes, Call, Described, Draw, KindLaw, Layer, Training, View, Views, layer_kind
 from neuralpower.layers.fused import fused_operator
 from neuralpower.layers.operands import by_dtype as by_name
+from neuralpower.layers.tensors import torchs_dtype_name
 from neuralpower.layers.terms import past
 from neuralpower.layers.training import no_layers
 
@@ -244,7 +245,7 @@ class Collective(Layer):
         x, ranks, nodes, library = args[:4]
         function = operator.removeprefix("neuralpower.")
         larger = output if function == "all_gather" else x
-        dtype = str(x.dtype).removeprefix("torch.")
+        dtype = torchs_dtype_name(x)
         return cls(
             dtype=dtype, function=function, elements=larger.numel(), ranks=ranks, nodes=nodes, library=library
         )

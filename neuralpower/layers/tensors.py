@@ -62,9 +62,14 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
     return not left
 
 
+def torchs_dtype_name(tensor: Tensor) -> str:
+    """The name of a tensor's element type in torch: "bfloat16"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def dtype_name(tensor: Tensor) -> str:
     """The name of a tensor's element type, for quantised ones that of their numbers; "" for unknown ones."""
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = torchs_dtype_name(tensor)
     name = QUANTISED.get(name, name)
     return name if name in DTYPES else ""
 

@@ -13,6 +13,7 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.data.schema import named
 from neuralpower.data.screening import LARGEST_UNCERTAINTY, Rejected, Rows, averaged, metered, screen
 from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_POWER_S
+from neuralpower.devices.hardware import BEYOND_CACHES
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
@@ -52,7 +53,6 @@ USABLE_POWER = (
     f"of rows of {SHORTEST_WITH_POWER_S * 1e6:g} us or more, or with energy_u_rel up to "
     f"{LARGEST_UNCERTAINTY:g}"
 )
-BEYOND_CACHES = 4  # times the last-level cache: passes over more bytes do not find them there
 PLAIN_PASSES = ("copy", "cat", "cast", "add", "mul", "sub")
 SLOWEST_ISSUE_S = (
     2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds

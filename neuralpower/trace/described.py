@@ -15,7 +15,7 @@ from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.base import of_real
 from neuralpower.layers.matmul import Matmul
-from neuralpower.layers.tensors import check_output, common_dtype, tensors_in
+from neuralpower.layers.tensors import check_output, common_dtype, tensors_in, torchs_dtype_name
 from neuralpower.networks.call_cache import key_of
 from neuralpower.networks.refusals import refused
 from neuralpower.networks.running import name_of
@@ -56,9 +56,7 @@ class Descriptions:
             return
         name = name_of(func).split(".", 1)[-1]
         if said := refused(name, func, args, kwargs):
-            types = ", ".join(
-                dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors_in((args, kwargs)))
-            )
+            types = ", ".join(dict.fromkeys(torchs_dtype_name(t) for t in tensors_in((args, kwargs))))
             raise InputError(
                 f"{where}: {name} of {types} is refused by PyTorch "
                 f"({said}); give inputs of its type, such as floating numbers in the dtype of the "

@@ -22,6 +22,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import SPARSE
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.rows import to_row
+from neuralpower.layers.tensors import torchs_dtype_name
 from neuralpower.optimizers.registry import FUSED, KNOWN
 
 PLACE_BYTES = 8  # a place is an int64
@@ -52,7 +53,7 @@ TWO = frozenset("sub sub_ add_ div div_".split())
 
 def gradient_dtype(tensor: Tensor) -> str:
     """The type that its gradient is priced in: float32 for types that no kind knows, such as complex ones."""
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = torchs_dtype_name(tensor)
     return name if name in FLOATING else "float32"
 
 

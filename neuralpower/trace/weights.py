@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuralpower.dtypes import DTYPES
-from neuralpower.layers.tensors import dtype_name
+from neuralpower.layers.tensors import dtype_name, torchs_dtype_name
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, OTHER, Weight
 
 TURNED = "Conv1D"  # of transformers: a fully connected layer whose matrix lies as [inputs, outputs]
@@ -37,7 +37,7 @@ def weights_of(model: nn.Module, packed: Iterable[Weight] = ()) -> tuple[Weight,
                 name=name,
                 sort=EMBEDDING if tied else HEAD if tensor is head else _sort(name, tensor, owner),
                 shape=tuple(tensor.shape),
-                dtype=str(tensor.dtype).removeprefix("torch."),
+                dtype=torchs_dtype_name(tensor),
                 bytes=tensor.untyped_storage().nbytes(),
                 tied=tied,
                 turned=type(owner).__name__ == TURNED,

@@ -23,6 +23,7 @@ from neuralpower.errors import Unmodelled, quoted
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.layers.tensors import torchs_dtype_name
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace_call
 from neuralpower.traces.events import EXCHANGE, Operator, Ran, Recording, read_recording
@@ -231,7 +232,7 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
             return _by_tensors(name, recorded)
         try:
             traced = trace_call(call)
-        except NotImplementedError:  # it has no form for tensors without values
+        except NotImplementedError:  # the operator needs real tensors
             return _by_tensors(name, recorded)
         except ValueError:  # as of `clamp` without its bounds
             if inputs.get("Concrete Inputs"):
@@ -255,7 +256,7 @@ def _step(name: str, recorded: Sequence[Any]) -> Layer:
         tensors=len(weights),
         elements=sum(one.numel() for one in weights),
         implementation="fused",
-        dtype=str(weights[0].dtype).removeprefix("torch."),
+        dtype=torchs_dtype_name(weights[0]),
     )
 
 

@@ -22,6 +22,7 @@ from neuralpower.layers.experts import Experts
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.tensors import torchs_dtype_name
 
 PER_NODE = 8  # devices of a node, where a trace does not say more than how many there are in all
 # vLLM's name of a step: "execute_context_1(888_788544)_generation_0(0)", or with sums of tokens (sq), keys
@@ -64,7 +65,7 @@ def _attention(call: Recorded) -> Sequence[Layer]:
     if first is None:
         return _paged(call, shaped)
     query, key, value = first
-    name = str(value.dtype).removeprefix("torch.")
+    name = torchs_dtype_name(value)
     truths = [text for text in call.texts if text in ("True", "False")]
     causal = truths[0] == "True" if truths else not call.backward
     packed = query.dim() == 3
@@ -86,7 +87,7 @@ def _paged(call: Recorded, shaped: Sequence[Tensor]) -> Sequence[Layer]:
     if query is None or cache is None or not STEP.search(call.step):
         return ()
     heads = cache.shape[-2] if cache.shape[-1] == query.shape[-1] else cache.shape[-3]
-    name = str(query.dtype).removeprefix("torch.")
+    name = torchs_dtype_name(query)
     return [_attended(query, heads, one, name, True) for one in _requests(call, query.shape[0])]
 
 
@@ -147,7 +148,7 @@ def _product(call: Recorded) -> Sequence[Layer]:
         out = weights.shape[0] if weights.shape[1] == inside else weights.shape[1]
         if result and result[0].shape[-1] != out:
             continue
-        names = [str(t.dtype).removeprefix("torch.") for t in (x, weights)]
+        names = [torchs_dtype_name(t) for t in (x, weights)]
         other = "" if names[1] == names[0] else names[1]
         return (
             Linear(
@@ -174,14 +175,14 @@ def _experts(call: Recorded) -> Sequence[Layer]:
     if x is None:
         return ()
     tokens, hidden = x.shape
-    name = str(x.dtype).removeprefix("torch.")
+    name = torchs_dtype_name(x)
     if len(weights) > 1:
         experts, rows, _ = weights[0].shape
         inner = weights[1].shape[2]
         chosen = [t.shape[1] for t in call.tensors if t.dim() == 2 and t.shape[0] == tokens and t is not x]
         top_k = min([one for one in chosen if one <= experts], default=1)
         short = weights[0].dtype != x.dtype and weights[0].element_size() == 1
-        held = str(weights[0].dtype).removeprefix("torch.") if short else ""
+        held = torchs_dtype_name(weights[0]) if short else ""
         return (_mixture((tokens, hidden, inner, experts, top_k), name, held, rows != inner),)
     scores = next((t for t in shaped[1:] if t.dim() == 2 and t.shape[0] == tokens), None)
     tiles = [
@@ -275,7 +276,7 @@ def _exchange(call: Recorded) -> Sequence[Layer]:
             elements=largest.numel() * (call.ranks if gathers else 1),
             ranks=2 if function == "send_recv" else call.ranks,
             nodes=1 if function == "send_recv" else -(-call.ranks // PER_NODE),
-            dtype=str(largest.dtype).removeprefix("torch."),
+            dtype=torchs_dtype_name(largest),
         ),
     )
 
@@ -321,7 +322,7 @@ def _pass(tensors: Sequence[Tensor], *, twice: bool = False, rows: bool = True) 
     sizes = [t.nbytes for t in tensors]
     row = tensors[0].shape[-1] if rows and tensors and tensors[0].dim() > 1 else 0
     read, written = (sum(sizes), sum(sizes)) if twice else (sum(sizes[1:]) or sum(sizes), sum(sizes[:1]))
-    dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "float32"
+    dtype = torchs_dtype_name(tensors[0]) if tensors else "float32"
     numbers = max((t.numel() for t in tensors), default=0)
     return FusedPointwise(bytes_read=read, bytes_written=written, operations=numbers, row=row, dtype=dtype)
 

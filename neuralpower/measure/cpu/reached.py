@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from neuralpower.data.schema import COPIED, FRESH, PRODUCTS
-from neuralpower.devices.hardware import Hardware
+from neuralpower.devices.hardware import BEYOND_CACHES, Hardware
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.spec import FLOPS
 from neuralpower.measure.cpu.heap import fresh_s_per_byte, keep_heap
 
 MULTIPLIED = ("float32", "bfloat16", "float16")  # dtypes of layers that a CPU multiplies
 SIDE = 1024  # of the square products: on two cores of an EPYC they reach as much as the fastest linear layer
-BEYOND_CACHES = 4  # times the last-level cache: what a copy reads and writes
 ROUNDS, LONGEST_S = 15, 0.3  # of each; a dtype without instructions of its own takes 100 times as long
 
 

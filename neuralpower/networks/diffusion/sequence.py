@@ -51,16 +51,19 @@ def _tokens(pipeline: Pipeline, latents: Latents) -> int:
     """Tokens of a sample, of the pictures that it reads besides, too."""
     if latents.length is not None:
         return latents.length
-    side = pipeline.family.patch
-    area = (latents.height or side) // side * ((latents.width or side) // side)
-    return (latents.frames or 1) * area * (1 + latents.conditions)
+    return (latents.frames or 1) * _area(latents, pipeline.family.patch) * (1 + latents.conditions)
+
+
+def _area(latents: Latents, patch: int) -> int:
+    """Tokens of a picture, or of a frame."""
+    return (latents.height or patch) // patch * ((latents.width or patch) // patch)
 
 
 def _laid(latents: Latents, patch: int, ranks: int) -> Latents:
     """Latents of as many tokens as one rank has: a part of each frame, and of the frames what is left."""
     if latents.length is not None:
         return replace(latents, length=latents.length // ranks)
-    area = (latents.height or patch) // patch * ((latents.width or patch) // patch)
+    area = _area(latents, patch)
     within = gcd(area, ranks)
     area //= within
     height = next(side for side in range(isqrt(area), 0, -1) if area % side == 0)
