@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from neuralpower.networks.promised_values import tensors_within
 
-# names of arguments and outputs
-CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+# names of arguments and outputs; `cache` since transformers 5.24
+CACHES = ("past_key_values", "cache", "cache_params", "state", "mems", "past_buckets_states")
 # layers of transformers' caches that grow in a known way: keys and values along their last axis but one
 GROWING = {
     ("transformers.cache_utils", name)
