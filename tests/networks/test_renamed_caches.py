@@ -16,7 +16,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "nu
 class Renamed(transformers.LlamaForCausalLM):  # type: ignore[misc]  # transformers has no types here
     """A model whose forward calls its cache `cache`."""
 
-    def forward(self, input_ids: Any, cache: Any = None, use_cache: bool = True) -> Any:  # type: ignore[override]
+    def forward(self, input_ids: Any, cache: Any = None, use_cache: bool = True) -> Any:
         found = transformers.LlamaForCausalLM.forward(
             self, input_ids=input_ids, past_key_values=cache, use_cache=use_cache
         )
