@@ -12,6 +12,7 @@ peaks of training on the same GPU.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import statistics
 from collections.abc import Callable, Iterator
@@ -68,6 +69,7 @@ def _call(case: dict[str, Any], device: str) -> Callable[[], Any]:
     import torch
 
     from neuralpower.layers.base import torch_dtype
+    from neuralpower.networks.caches import CACHES, cache_of
     from neuralpower.networks.sources import InputRequest, resolve
 
     source, dtype = resolve(case["model"]), torch_dtype(DTYPE)
@@ -80,10 +82,12 @@ def _call(case: dict[str, Any], device: str) -> Callable[[], Any]:
     if case["phase"] == "prefill":
         return lambda: model(input_ids=prompt, use_cache=True, logits_to_keep=1)
     with torch.inference_mode():
-        cache = model(input_ids=prompt, use_cache=True, logits_to_keep=1).past_key_values
+        output = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+    name = next(name for name in CACHES if name in inspect.signature(model.forward).parameters)
+    cache = cache_of(output)
 
     def step() -> None:
-        model(input_ids=prompt[:, :1], past_key_values=cache, use_cache=True)
+        model(input_ids=prompt[:, :1], use_cache=True, **{name: cache})
         cache.crop(length)
 
     return step

@@ -42,6 +42,11 @@ def _shallow(value: Any) -> Any:
     return dict(value) if type(value) is dict else list(value) if type(value) is list else value
 
 
+def cache_of(output: Any) -> Any:
+    """The cache that a model's output hands on; None: it hands on none."""
+    return next((held for name in CACHES if (held := getattr(output, name, None)) is not None), None)
+
+
 def cache_bytes(cache: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_within(cache))
 

@@ -22,7 +22,16 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.networks.arguments import text, transformers_inputs
 from neuralpower.networks.arguments.forward import Forward
-from neuralpower.networks.caches import CACHES, GROWING, Again, cache_bytes, grow, layers_of, shapes_of
+from neuralpower.networks.caches import (
+    CACHES,
+    GROWING,
+    Again,
+    cache_bytes,
+    cache_of,
+    grow,
+    layers_of,
+    shapes_of,
+)
 from neuralpower.networks.input_request import TOKENS, InputRequest
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.passes import Pass
@@ -233,7 +242,7 @@ class Decoder:
         half = self.module.get_encoder() if self.is_pair else nn.Module()  # type: ignore[operator]
         with half.register_forward_hook(lambda _module, _args, output: encoded.append(output)):
             output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
-        cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
+        cache = cache_of(output)
         if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
         whole = [one for one in encoded if getattr(one, "last_hidden_state", None) is not None]

@@ -26,7 +26,7 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.tensors import common_dtype, tensors_in
 from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
-from neuralpower.networks.caches import CACHES
+from neuralpower.networks.caches import CACHES, cache_of
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
@@ -162,7 +162,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         output = run(self.model, args, kwargs, self)
         check_computed(output, forward_of(self.model))
         self._output = output  # as whoever calls the model keeps it
-        self.lifetimes.assign(tensors_within(getattr(output, "past_key_values", None)), CACHE)
+        self.lifetimes.assign(tensors_within(cache_of(output)), CACHE)
         self.section.outside = LOSS
 
         def back() -> None:

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers.rows import to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.networks.caches import Again, cache_bytes, keep
+from neuralpower.networks.caches import CACHES, Again, cache_bytes, keep
 from neuralpower.networks.decoder import Decoder, cached_call, pass_of
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import Phase
@@ -219,7 +219,7 @@ def test_a_measured_step_finds_the_same_context_each_time(model: str) -> None:
     source = resolve(model)
     one = pass_of(source, InputRequest(1), Phase.decode(context=9), source.build("cpu"))
     kwargs = converted(dict(one.inputs.kwargs), with_values)
-    again, cache = Again(one.module, kwargs), kwargs["past_key_values"]
+    again, cache = Again(one.module, kwargs), next(kwargs[name] for name in CACHES if name in kwargs)
     with torch.inference_mode():
         lengths = []
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import clock_hz
 from neuralpower.devices.spec import known_specs, read_spec
+from neuralpower.networks.caches import CACHES, cache_of
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.zoo import ZOO
 from neuralpower.profiling import profile
@@ -273,9 +275,10 @@ def test_a_filled_cache_and_shared_key_heads_are_counted() -> None:
     )
     model = source.build("meta")
     with torch.inference_mode():
-        filled = model(torch.zeros(1, 8, dtype=torch.long, device="meta"), use_cache=True).past_key_values
+        output = model(torch.zeros(1, 8, dtype=torch.long, device="meta"), use_cache=True)
+    name = next(name for name in CACHES if name in inspect.signature(model.forward).parameters)
     token = torch.zeros(1, 1, dtype=torch.long)
-    found = profile(model, (), {"input_ids": token, "past_key_values": filled}, runtime=False, power="none")
+    found = profile(model, (), {"input_ids": token, name: cache_of(output)}, runtime=False, power="none")
     attention = next(row for row in found.rows if row.kind == "attention")
     wanted = {"query_heads": 4, "key_heads": 2, "query_length": 1, "key_length": 9, "head_size": 16}
     assert {name: attention.config[name] for name in wanted} == wanted
