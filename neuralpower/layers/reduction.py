@@ -157,9 +157,11 @@ class Reduction(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Statistics of rows, maps and batches."""
+        """Statistics of rows, maps and batches, and means over the heads of an attention's weights."""
         outputs, width = draw.octaves(1, 2**14), draw.size(2, 2**12)
         last = draw.chance(0.75) or outputs == 1
+        if not last and draw.chance(0.4):
+            outputs, width = draw.octaves(2**14, 2**21), draw.size(2, 16)
         return cls(function=draw.choice(SWEPT), elements=outputs * width, outputs=outputs, last=last)
 
     def build(self, device: torch.device) -> Call:
