@@ -406,7 +406,7 @@ class Swept:
             yield XY(f"{what} over {self.word}", self.word, what, tuple(self.lines(figure, ends)), note=BANDS)
 
     def lines(self, figure: Figure, ends: Bounded) -> Iterator[Series]:
-        """A figure of each point along its line, with its bounds."""
+        """A number of each point along its line, with its bounds."""
         for name, some in self.groups().items():
             points = [(self.size(p), figure(p), self.text(p)) for p in some]
             labels = tuple("" if y is None else plain(y) for _, y, _ in points)
