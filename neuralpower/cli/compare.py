@@ -164,6 +164,8 @@ def _placed(asked: Compare, model: str, place: str) -> dict[str, Any]:
 
 def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
     """The predictor of a side; raises InputError."""
+    from neuralpower.learn.predictor_lookup import all_known
+
     if cluster is not None:
         return parsing.predictor(asked["predictor"], cluster.spec.slug)
-    return parsing.predictor(name or asked["predictor"], None if name else asked["device"])
+    return all_known(name) if name else parsing.predictor(asked["predictor"], asked["device"])

@@ -23,10 +23,15 @@ RANGE_STEP = 0.05  # of the limit between the points of 60%..100%
 def set_to(predictor: Predictor, power_limit: Any = None, clock: Any = None) -> Predictor:
     """The predictor of the device at a power limit ("300W", "80%") and a clock ("1410MHz").
 
-    Raises InputError for a value without a unit, one that the device has not, or two that contradict.
+    Raises InputError for a value without a unit, one that the device has not, several, or a contradiction.
     """
     if power_limit is None and clock is None:
         return predictor
+    for flag, value in (("--power-limit", power_limit), ("--clock", clock)):
+        if value is not None and len(_parts(value)) != 1:
+            raise InputError(
+                f"{flag} {value}: one is predicted at a time; neuralpower sweep compares several"
+            )
     (found,) = all_set(predictor, power_limit, clock)
     return found
 

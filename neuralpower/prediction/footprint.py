@@ -208,9 +208,9 @@ def _steps(prediction: Prediction, made: Made, tokens: float, options: Mapping[s
     """Steps of a training run."""
     length = options.get("seq_len")
     if prediction.training is None or not length:
-        raise InputError(f"--tokens {tokens}: is of a training run; add --phase training and --seq-len")
+        raise InputError(f"--tokens {tokens:g}: is of a training run; add --phase training and --seq-len")
     if not tokens > 0:
-        raise InputError(f"--tokens {tokens}: must be more than 0")
+        raise InputError(f"--tokens {tokens:g}: must be more than 0")
     return float(tokens) / (made.count * float(length))
 
 

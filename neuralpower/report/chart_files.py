@@ -139,7 +139,7 @@ def _mark(axes: Any, mark: ElementTree.Element, top: float, style: Style) -> Non
     axes.add_patch(
         PathPatch(
             Outline(np.array(points) + shift + [0.0, top], codes),
-            facecolor=look.get("fill", "none"),
+            facecolor=to_rgba(look.get("fill", "none"), float(look.get("fill-opacity", 1))),
             edgecolor=to_rgba(look.get("stroke", "none"), float(look.get("stroke-opacity", 1))),
             linewidth=POINT * float(look.get("stroke-width", 1)),
             linestyle=(0, tuple(float(part) for part in dashes.split())) if dashes else "-",

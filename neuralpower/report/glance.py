@@ -171,8 +171,15 @@ def _energy(p: Prediction) -> str:
         whole = f"energy {bounded(p.parallel.energy_j, 'J')} of all devices"
         return f"{whole}, power {bounded(p.power_w, 'W')} each{how}"
     about, each = p.generation, ""
+    if (
+        isinstance(about, Generation)
+        and about.prefill_energy_j is not None
+        and about.decode_energy_j is not None
+    ):
+        apart = (quantity(joules.value, "J") for joules in (about.prefill_energy_j, about.decode_energy_j))
+        each = ": prompt {}, steps {}".format(*apart)
     if isinstance(about, (Generation, Step)) and about.energy_per_token_j is not None:
-        each = f", {quantity(about.energy_per_token_j.value, 'J')} per token"
+        each += f", {quantity(about.energy_per_token_j.value, 'J')} per token"
     if isinstance(p.images, Images) and p.images.energy_per_image_j is not None:
         each = f", {quantity(p.images.energy_per_image_j.value, 'J')} per {p.images.noun}"
     return f"energy {bounded(p.energy_j, 'J')}{each}, power {bounded(p.power_w, 'W')}{how}"

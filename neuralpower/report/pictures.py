@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # which predict does not need
     from neuralpower.prediction.explore.compare import Comparison, Side
     from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 
+    Figure = Callable[[SweepPoint], float | None]
+    Bounded = Callable[[SweepPoint], Ends | None]
+
 NAMED = 6  # layers whose names stand on the roofline
 INTENSITY = "FLOP per byte moved"
 FITTED = "fitted to measured layers"  # a roof without a data sheet
@@ -271,7 +274,8 @@ def comparison_page(comparison: Comparison, sides: Sequence[Side]) -> Page:
 # ---- a sweep ----
 
 
-SETTINGS = {"power_limit_w": "power limit, W", "clock_share": "share of the highest clock"}
+# Setting of a device -> (what an axis says, its unit)
+SETTINGS = {"power_limit_w": ("power limit, W", 1.0), "clock_hz": ("clock, MHz", 1e6)}
 
 
 @dataclass(frozen=True)
@@ -297,17 +301,15 @@ class Swept:
 
     @property
     def along_setting(self) -> str:
-        """The setting of the device that lines run along, where sizes are one: power_limit_w, clock_share."""
+        """The setting of the device that lines run along, where sizes are one: a key of SETTINGS."""
         alike = {(p.batch_size, p.seq_len, p.layout) for p in self.known}
-        differs = (
-            n for n in ("power_limit_w", "clock_share") if len({getattr(p, n) for p in self.known}) > 1
-        )
+        differs = (name for name in SETTINGS if len({getattr(p, name) for p in self.known}) > 1)
         return next(differs, "") if len(alike) == 1 else ""
 
     @property
     def word(self) -> str:
         if self.along_setting:
-            return SETTINGS[self.along_setting]
+            return SETTINGS[self.along_setting][0]
         if self.along_ranks:
             return "devices"
         return "tokens per sample" if self.along_length else "batch size"
@@ -315,7 +317,7 @@ class Swept:
     def size(self, point: SweepPoint) -> float:
         """A point's size along its line."""
         if self.along_setting:
-            return getattr(point, self.along_setting) or 1.0
+            return float(getattr(point, self.along_setting)) / SETTINGS[self.along_setting][1]
         if self.along_ranks:
             return point.ranks
         return (point.seq_len or 0) if self.along_length else point.batch_size
@@ -380,9 +382,7 @@ class Swept:
             known = p.memory_bytes is not None and p.memory_high_bytes is not None
             return ((p.memory_bytes or 0.0) / byte, (p.memory_high_bytes or 0.0) / byte) if known else None
 
-        figures: dict[
-            str, tuple[Callable[[SweepPoint], float | None], Callable[[SweepPoint], Ends | None]]
-        ] = {
+        figures: dict[str, tuple[Figure, Bounded]] = {
             "Throughput, samples/s": (lambda p: p.samples_per_s, _sample_rates),
             f"Memory, {unit}": (
                 lambda p: None if p.memory_bytes is None else p.memory_bytes / byte,
@@ -390,33 +390,28 @@ class Swept:
             ),
         }
         for what, (figure, ends) in figures.items():
-            lines = []
-            for name, some in self.groups().items():
-                points = [(self.size(p), figure(p), self.text(p)) for p in some]
-                labels = tuple("" if y is None else plain(y) for _, y, _ in points)
-                bounds = tuple(map(ends, some))
-                lines.append(Series.of(name, points, mode="lines+markers", labels=labels, bounds=bounds))
             title = f"{what.partition(',')[0]} over {self.word}"
             note = "Bands: up to the upper bound." if ends is memory_ends else BANDS
-            yield XY(title, self.word, what, tuple(lines), True, True, note=note)
+            yield XY(title, self.word, what, tuple(self.lines(figure, ends)), True, True, note=note)
 
     def settings(self) -> Iterator[XY]:
         """Throughput, watts and joules over a power limit or clock, each with its 90 % bounds."""
         unit = self.known[0].unit
-        figures: dict[str, Callable[[SweepPoint], tuple[float | None, ...]]] = {
-            f"{unit}s/s": lambda p: _rates(p),
-            "W": lambda p: (p.power_w, *(p.power_ends_w or ())),
-            f"J per {unit}": lambda p: (p.joules_per_unit, p.joules_low, p.joules_high),
+        figures: dict[str, tuple[Figure, Bounded]] = {
+            f"{unit}s/s": (lambda p: p.units_per_s, _unit_rates),
+            "W": (lambda p: p.power_w, lambda p: p.power_ends_w),
+            f"J per {unit}": (lambda p: p.joules_per_unit, _unit_joules),
         }
-        for what, figure in figures.items():
-            lines = []
-            for name, some in self.groups().items():
-                for i, end in enumerate(("", ", low", ", high")):
-                    points = [(self.size(p), figure(p)[i], self.text(p)) for p in some if len(figure(p)) > i]
-                    if points:
-                        lines.append(Series.of(f"{name}{end}", points, mode="lines+markers", dash=bool(end)))
-            note = "Dashed: 90 % bounds."
-            yield XY(f"{what} over {self.word}", self.word, what, tuple(lines), note=note)
+        for what, (figure, ends) in figures.items():
+            yield XY(f"{what} over {self.word}", self.word, what, tuple(self.lines(figure, ends)), note=BANDS)
+
+    def lines(self, figure: Figure, ends: Bounded) -> Iterator[Series]:
+        """A number of each point along its line, with its bounds."""
+        for name, some in self.groups().items():
+            points = [(self.size(p), figure(p), self.text(p)) for p in some]
+            labels = tuple("" if y is None else plain(y) for _, y, _ in points)
+            bounds = tuple(map(ends, some))
+            yield Series.of(name, points, mode="lines+markers", labels=labels, bounds=bounds)
 
 
 def _sample_rates(point: SweepPoint) -> Ends | None:
@@ -434,11 +429,19 @@ def _sample_joules(point: SweepPoint) -> Ends | None:
     return point.energy_low_j / point.batch_size, point.energy_high_j / point.batch_size
 
 
-def _rates(point: SweepPoint) -> tuple[float | None, ...]:
+def _unit_rates(point: SweepPoint) -> Ends | None:
+    """Bounds of what is made per second."""
     if not (point.units_per_s and point.runtime_s and point.low_s and point.high_s):
-        return (point.units_per_s,)
+        return None
     made = point.units_per_s * point.runtime_s
-    return point.units_per_s, made / point.high_s, made / point.low_s
+    return made / point.high_s, made / point.low_s
+
+
+def _unit_joules(point: SweepPoint) -> Ends | None:
+    """Bounds of the joules of a token or a sample, with node and site."""
+    if point.joules_low is None or point.joules_high is None:
+        return None
+    return point.joules_low, point.joules_high
 
 
 def sweep_page(result: Sweep) -> Page:

@@ -137,12 +137,15 @@ def with_footprint(found: Traffic, terms: Terms, workload: Workload) -> Traffic:
     if terms.price is not None:
         price = price_of(terms.price, terms.currency, found.device)
         read = int(workload.prompt.sum()) * found.value.requests / workload.count
-        shares = (("in", found.value.reading, read), ("out", 1 - found.value.reading, float(tokens)))
-        for side, share, count in shares:
+        reading, hour = found.value.reading, f"{price.per_hour:g} {price.currency}/h for each device"
+        for side, share, count, about in (
+            ("", 1.0, float(tokens), f"that are made, {hour}"),
+            (" in", reading, read, f"{reading:.0%} of the steps' time"),
+            (" out", 1 - reading, float(tokens), f"{1 - reading:.0%} of it"),
+        ):
             paid = each_of(replace(made, count=max(count, 1.0)), terms).price
             assert paid is not None
-            about = f"{share:.0%} of the steps' time, {price.per_hour:g} {price.currency}/h for each device"
-            lines.append(Line(f"price per million tokens {side}", times(paid, share), price.currency, about))
+            lines.append(Line(f"price per million tokens{side}", times(paid, share), price.currency, about))
     notes = (*terms.warnings, *found.notes)
     return replace(found, footprint=Footprint(tuple(lines), terms.warnings), notes=notes)
 

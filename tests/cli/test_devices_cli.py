@@ -63,7 +63,8 @@ def test_what_fits_several_or_none_is_refused() -> None:
 
 
 def test_compare_sweep_and_fit_take_it_too() -> None:
-    assert "on nvidia-l4" in done("compare", "zoo:alexnet", "@l4", "--device", "h100")
+    both = done("compare", "zoo:alexnet", "@l40s", "--device", "h100", "--clock", "1200MHz")
+    assert "on nvidia-l40s" in both, "in a type that its own predictor has no rows of"
     both = done("compare", "zoo:alexnet", "--device", "t4,l4")
     assert "on nvidia-t4" in both and "on nvidia-l4" in both
     assert "give another model, or two devices" in run("compare", "zoo:alexnet").err

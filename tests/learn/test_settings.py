@@ -48,6 +48,8 @@ def test_lists_of_limits_and_clocks_are_combined() -> None:
         ("300W", None, "power limit 300W: nvidia-a100-pcie-40gb takes 75W to 250W"),
         ("40W", None, "takes 75W to 250W"),
         ("100%..60%", None, "the end must be above the start"),
+        ("60%..100%", None, "--power-limit 60%..100%: one is predicted at a time"),
+        (None, "990MHz,1410MHz", "neuralpower sweep compares several"),
         (None, "1410", "clock '1410': write a number with its unit"),
         (None, "1000MHz", "in steps of 15 MHz, 990MHz and 1005MHz nearest"),
         (None, "1500MHz", "1395MHz and 1410MHz nearest"),

@@ -380,6 +380,12 @@ def test_a_meter_that_is_lost_says_so_and_leaves_the_queue_empty(lost_at: int) -
     assert len(queue.ends) == 0
 
 
+def test_a_meter_of_another_package_may_raise_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, queue, meter = gpu()
+    monkeypatch.setattr(meter, "read", lambda: int("NVML_ERROR_NOT_SUPPORTED"))
+    assert measured(time, queue, meter).reason == "plugin" and len(queue.ends) == 0
+
+
 def test_a_meter_without_a_counter_is_integrated_and_labelled() -> None:
     noise = random.Random(0)
     time, queue, meter = gpu(

@@ -386,6 +386,11 @@ def test_others_go_on_where_one_fails(plugged: None) -> None:
     assert status is not None and status.reason == "plugin"
 
 
+def test_where_none_works_those_that_cannot_be_imported_are_told(plugged: None) -> None:
+    meter = open_meter("auto", "tpu")
+    assert isinstance(meter, NullMeter) and "gone: a_package:gone raises OSError: libvendor.so" in meter.text
+
+
 def test_devices_tells_each_meter_and_why_it_is_not_there(plugged: None) -> None:
     told = {one["name"]: one for one in json.loads(done("devices", "--json"))["meters"]}
     assert told["mine"]["works"] and not told["aaa"]["works"]

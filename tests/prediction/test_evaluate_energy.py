@@ -50,7 +50,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Steady:
 def test_measured_watts_and_joules_stand_next_to_the_predicted(meter: Steady) -> None:
     (found,) = neuralpower.evaluate(NET, rounds=1, energy=True)
     assert found.drawn is not None and found.drawn.power_w == pytest.approx(50, rel=0.05)
-    assert found.drawn.energy_j == pytest.approx(50 * found.measured_s, rel=3.0), "of one pass"
+    assert found.drawn.energy_j and found.drawn.energy_j < 50, "of one pass, not of all that were repeated"
     assert (found.drawn.source, found.drawn.scope, found.drawn.reason) == ("made_up", "package", None)
     assert meter.closed
     (without,) = neuralpower.evaluate(NET, rounds=1)
@@ -72,10 +72,10 @@ def test_a_meter_that_is_lost_meanwhile_is_a_reason(meter: Steady) -> None:
 
 
 def test_without_a_meter_the_times_are_there_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    null = NullMeter("no_rapl", "rapl: no package zone")
+    null = NullMeter("no_rapl", "rapl: no package zone; --power none measures runtime alone")
     monkeypatch.setattr("neuralpower.prediction.evaluate.open_meter", lambda choice, device: null)
     ran = run("evaluate", NET, "--energy", "--rounds", "1")
-    assert ran.code == 0 and "Warning: no energy is measured: rapl: no package zone" in ran.err
+    assert ran.code == 0 and "Warning: no energy is measured: rapl: no package zone\n" in ran.err
     assert "no_rapl" in ran.out and NET in ran.out
 
 

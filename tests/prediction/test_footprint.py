@@ -79,6 +79,7 @@ def test_a_generation_has_prices_of_both_sides() -> None:
     table = prediction_table(replace(found, warned=("a warning", "another")), "kind", 3, 0)
     assert "price per million tokens out" in table
     head, _, _ = table.partition("\n\n")
+    assert "): prompt " in head and "J, steps " in head
     assert len(head.splitlines()) == 4 and "another" in head and "tokens out" in head
     assert found.power_w is not None and found.power_w.high <= 560
     assert all(row.power_w is None or row.power_w.high <= 560 for row in found.rows)
@@ -141,9 +142,19 @@ def test_points_of_a_sweep_are_priced_and_the_best_limit_is_named(tmp_path: Path
     assert points[0]["joules_per_unit"] < points[-1]["joules_per_unit"]
     assert any(note.startswith("least energy") and "420 W" in note for note in told["notes"])
     text = page.read_text(encoding="utf-8")
-    assert "J per sample over power limit, W" in text and "Dashed: 90 % bounds." in text
+    assert "J per sample over power limit, W" in text and "Bands: 90 % bounds." in text
     chart = text.partition("W over power limit")[2].partition("J per sample over power limit")[0]
-    assert ", low" in chart and ", high" in chart, "watts have bounds, too"
+    assert "fill-opacity" in chart, "watts have bounds, too"
+
+
+def test_a_sweep_of_clocks_says_them_as_they_were_typed(tmp_path: Path) -> None:
+    page = tmp_path / "clocks.svg"
+    asked = ("zoo:resnet18", "--device", "h100", "--batch-size", "64", "--run", "graph")
+    text = done("sweep", *asked, "--clock", "990MHz,1980MHz", "--plot", page)
+    assert "990 MHz" in text and "1980 MHz" in text and "samples/s over clock, MHz" in page.read_text()
+    assert "least energy, times delay too: 990 MHz" in text or "least energy: 990 MHz" in text
+    (point,) = json.loads(done("sweep", *asked, "--clock", "990MHz", "--json"))["points"]
+    assert point["clock_hz"] == 990e6 and point["power_limit_w"] is None
 
 
 def test_joules_of_a_sweep_have_the_bounds_of_a_prediction() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+import neuralpower
 from neuralpower.api.loaded import load
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.layers.base import FORWARD
@@ -121,8 +123,43 @@ def test_all_parts_add_up_to_the_whole(seed: int) -> None:
         joules = None if found.energy_j is None else found.energy_j.value
         for rows in (found.with_launches, found.by_kind(), found.by_module(3)):
             check_rows(rows, whole, joules, limit_w)
+        if (several := found.parallel) is not None and several.energy_j is not None:
+            most = several.ranks * (limit_w or math.inf) * several.cycle_s
+            assert several.energy_j.value <= most * (1 + 1e-9)
+            if several.layout.pipeline == 1:
+                passes = 1 if found.training is not None else several.micro_batches
+                assert several.energy_j.value == ALIKE(several.ranks * passes * (joules or 0.0))
         if found.training is not None:
             waits = [row.runtime_s for row in (found.launch_row, found.bubble_row) if row is not None]
             steps = found.training.steps.values()
             assert sum(step.value for step in steps) + sum(waits) == ALIKE(whole.value)
             assert all(step.high <= whole.high * (1 + 1e-9) for step in steps)
+
+
+@pytest.mark.parametrize(("device", "phase", "times"), [("mi300x", "forward", 4), ("h100-sxm", "decode", 2)])
+def test_joules_fall_where_work_falls(device: str, phase: str, times: int) -> None:
+    chance = random.Random(phase)
+    batch, length = chance.choice([1, 3, 5, 8]), chance.choice([96, 128, 160])  # doubled: aligned alike
+    batches, lengths = [batch * 2**i for i in range(times)], [length, 2 * length]
+    sizes: dict[str, Any] = {"context" if phase == "decode" else "seq_len": lengths}
+    joules: dict[tuple[int, int, int], float] = {}
+    for width in (256, 512):
+        wide = f"hidden_size={width}&intermediate_size={2 * width}"
+        model = LLAMA.replace("hidden_size=256&intermediate_size=512", wide)
+        how: dict[str, Any] = {"phase": phase, "device": device, "dtype": "bfloat16", **sizes}
+        found = neuralpower.sweep(model, batch_size=batches, **how)
+        joules |= {(width, p.batch_size, p.seq_len or 0): p.energy_j or 0.0 for p in found.points}
+    for key, value in joules.items():
+        for axis in range(3):
+            less = joules.get(tuple(size // 2 if i == axis else size for i, size in enumerate(key)), 0.0)
+            assert 0 <= less <= value * (1 + 1e-9), (key, axis)
+
+
+def test_a_generation_takes_the_joules_of_its_prefill_and_steps() -> None:
+    how: dict[str, Any] = {"batch_size": 2, "dtype": "bfloat16"}
+    loaded = load("h100-sxm")
+    whole = loaded.predict(LLAMA, phase=Phase.generate(prompt=64, new_tokens=3), **how)
+    parts = [Phase.prefill(prompt=64), Phase.decode(context=64), Phase.decode(context=65)]
+    joules = [found.energy_j for found in (loaded.predict(LLAMA, phase=part, **how) for part in parts)]
+    assert whole.energy_j is not None
+    assert sum(one.value for one in joules if one is not None) == ALIKE(whole.energy_j.value)

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from neuralpower.report import chart_files
 from neuralpower.report.chart_files import outline, save_together, svg_text
-from neuralpower.report.charts import Bars, BarSeries
+from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.svg_canvas import SIZES
 from neuralpower.report.svg_charts import drawn
 
@@ -37,6 +37,15 @@ def test_a_png_has_the_bars_where_the_drawing_has_them(tmp_path: Path) -> None:
     blue = np.abs(picture - np.array([0x00, 0x72, 0xB2]) / 255).max(axis=2) < 0.02
     long, short = sorted({int(row) for row in blue.sum(axis=1) if row > 100}, reverse=True)[:2]
     assert short / long == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_band_is_pale_in_a_png(tmp_path: Path) -> None:
+    line = Series.of("a", [(1, 1.0, ""), (2, 1.0, "")], mode="lines", bounds=((0.5, 1.5), (0.5, 1.5)))
+    save_together([XY("", "x", "y", (line,))], tmp_path / "one.png")
+    picture = imread(tmp_path / "one.png")[..., :3]
+    blue = np.array([0x00, 0x72, 0xB2]) / 255
+    full, pale = (np.abs(picture - one).max(axis=2).ravel() < 0.02 for one in (blue, 0.84 + 0.16 * blue))
+    assert pale.sum() > 5 * full.sum()
 
 
 def test_arcs_are_parts_of_their_circle() -> None:

@@ -134,6 +134,7 @@ def test_a_token_has_its_joules_money_and_carbon_and_a_limit_slows_it() -> None:
     tokens = found.value.drawn.tokens
     paid = said["price per million tokens in"] * 20 * 64 + said["price per million tokens out"] * tokens
     assert paid / 1e6 == pytest.approx(3.6 * found.value.duration_s / 3600)
+    assert said["price per million tokens"] == pytest.approx(found.value.price_per_million)
     assert "price per million tokens out" in traffic_table(found)
     assert found.to_json()["footprint"]["lines"][0]["name"] == "energy per token"
     slow = neuralpower.traffic("qwen2.5-0.5b", **asked, clock="1005MHz")

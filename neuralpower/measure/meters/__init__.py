@@ -12,6 +12,7 @@ from neuralpower.measure.meters.base import (
     PowerMeter,
     Reading,
     power_meter,
+    readings_of,
 )
 from neuralpower.measure.meters.meter import Meter
 from neuralpower.measure.meters.opening import MeterStatus, absence, meter_status, open_meter
@@ -38,4 +39,5 @@ __all__ = [
     "open_meter",
     "plugged",
     "power_meter",
+    "readings_of",
 ]

@@ -5,13 +5,14 @@ A meter reads and says where its numbers come from. `neuralpower.measure.power` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import Self
 
-from neuralpower.errors import DeviceError
+from neuralpower.errors import DeviceError, quoted
 
 
 class Reading(NamedTuple):
@@ -70,6 +71,24 @@ class MeterUnavailable(DeviceError):  # noqa: N818  # a state of the meter, seld
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """Say which meter raised what is not a MeterUnavailable, as one of another package may."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except Exception as error:
+        text = f"{name}: raises {quoted(error):.300}; update its package, or use --power none"
+        raise MeterUnavailable("plugin", text) from error
+
+
+def readings_of(meter: PowerMeter) -> list[Reading]:
+    """What an open meter says; raises MeterUnavailable, whatever a meter of another package raises."""
+    with told(type(meter).__name__):
+        return meter.read()
 
 
 @dataclass(frozen=True)

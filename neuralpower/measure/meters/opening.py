@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuralpower.errors import DeviceError, quoted, unknown
+from neuralpower.errors import unknown
 from neuralpower.measure.meters import base
-from neuralpower.measure.meters.base import CHOICES, MeterUnavailable, NullMeter, PowerMeter
+from neuralpower.measure.meters.base import CHOICES, MeterUnavailable, NullMeter, PowerMeter, told
 from neuralpower.measure.meters.plugins import plugged
 
 
@@ -44,20 +43,21 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
         except MeterUnavailable as error:
             if error.reason != "no_meter":
                 failures.append(error)
+    failures += [MeterUnavailable("plugin", f"{name}: {why}") for name, why in failed.items()]
     if not failures:
         return NullMeter("no_meter", f"no power meter is known for {device}")
     return NullMeter(failures[0].reason, "; ".join(str(failure) for failure in failures))
 
 
 def _opened(name: str, device: str) -> PowerMeter:
-    with _told(name):
+    with told(name):
         meter = base.METERS[name].for_device(device)
     if meter is None:
         why = f" ({absent})" if (absent := absence(name)) else ""
         raise MeterUnavailable(
             "no_meter", f"{name} does not see the power of {device}{why}; use --power auto or none"
         )
-    with _told(name):
+    with told(name):
         meter.open()
     return meter
 
@@ -66,18 +66,6 @@ def absence(name: str) -> str:
     """Why this machine has no such meter; "" where it has, or where the meter does not say."""
     says = getattr(base.METERS[name], "absent", None)
     return "" if says is None else str(says())
-
-
-@contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Say which meter raised what is not a MeterUnavailable, as one of another package may."""
-    try:
-        yield
-    except DeviceError:
-        raise
-    except Exception as error:
-        text = f"{name}: raises {quoted(error):.300}; update its package, or use --power none"
-        raise MeterUnavailable("plugin", text) from error
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class MeterStatus:
 def meter_status(name: str, device: str) -> MeterStatus | None:
     """Try the meter on the device; None where it has nothing to do with it."""
     try:
-        with _told(name):
+        with told(name):
             if (meter := base.METERS[name].for_device(device)) is None:
                 return None
             meter.open()

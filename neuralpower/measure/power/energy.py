@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.measure.meters import MeterUnavailable, NullMeter, PowerMeter, Reading
+from neuralpower.measure.meters import MeterUnavailable, NullMeter, PowerMeter, Reading, readings_of
 from neuralpower.measure.power.counter import Pauses, Power, Unreliable, window_power
 
 SETTLE_S = 0.2
@@ -171,7 +171,7 @@ class _Loop:
         now = self.clock.now_ns()
         if now < self.due_ns:
             return False
-        readings = self.meter.read()
+        readings = readings_of(self.meter)
         moved = any(
             a.energy_j != b.energy_j or (b.energy_j is None and a.power_w != b.power_w)
             for a, b in zip(self.last, readings, strict=False)

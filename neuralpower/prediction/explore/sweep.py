@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence, Sized
@@ -69,7 +70,7 @@ class SweepPoint:
     exposed_share: float | None = None  # of the time, that exchanges make longer
     bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
     power_limit_w: float | None = None  # that the device is set to; None: its own
-    clock_share: float | None = None  # of the highest clock; None: as high as the limit allows
+    clock_hz: float | None = None  # that it is set to, which a limit may lower; None: neither is requested
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     unit: str = "sample"  # what a pass makes: samples, or tokens of a language model's phase
@@ -308,23 +309,26 @@ def best_settings(points: Sequence[SweepPoint]) -> Iterator[str]:
             key = (point.device, point.dtype, point.batch_size, point.seq_len, point.layout)
             questions.setdefault(key, []).append(point)
     for some in questions.values():
-        if len({(one.power_limit_w, one.clock_share) for one in some}) < 2:
+        clocks = len({one.clock_hz for one in some}) > 1
+        if not clocks and len({one.power_limit_w for one in some}) < 2:
             continue
+        set_at = functools.partial(_setting, clocks=clocks)
         fastest = max(some, key=lambda one: one.units_per_s or 0.0)
         least = min(some, key=lambda one: one.joules_per_unit or 0.0)
         knee = min(some, key=lambda one: (one.joules_per_unit or 0.0) / (one.units_per_s or 1.0))
         sizes = f" of batch {least.batch_size}" if len(questions) > 1 else ""
         if knee is least:
-            yield f"least energy{sizes}, times delay too: {_setting(least)}, {_against(least, fastest)}"
+            yield f"least energy{sizes}, times delay too: {set_at(least)}, {_against(least, fastest)}"
             continue
-        yield f"least energy{sizes}: {_setting(least)}, {_against(least, fastest)}"
-        yield f"least energy times delay{sizes}: {_setting(knee)}, {_against(knee, fastest)}"
+        yield f"least energy{sizes}: {set_at(least)}, {_against(least, fastest)}"
+        yield f"least energy times delay{sizes}: {set_at(knee)}, {_against(knee, fastest)}"
 
 
-def _setting(point: SweepPoint) -> str:
+def _setting(point: SweepPoint, clocks: bool) -> str:
+    """The limit of a point, and the clock where points differ in it."""
     parts = [] if point.power_limit_w is None else [f"{point.power_limit_w:g} W"]
-    if point.clock_share is not None or not parts:
-        parts.append(f"{point.clock_share or 1.0:.0%} of the highest clock")
+    if clocks and point.clock_hz is not None:
+        parts.append(f"{point.clock_hz / 1e6:g} MHz")
     return " at ".join(parts)
 
 
@@ -346,7 +350,11 @@ def set_as(predictor: Predictor) -> dict[str, Any]:
     setting = predictor.setting
     if setting is None:
         return {}
-    return {"power_limit_w": setting.limit_w, "clock_share": None if setting.clock == 1 else setting.clock}
+    highest = predictor.known_hardware().clock_hz
+    return {
+        "power_limit_w": setting.limit_w,
+        "clock_hz": None if highest is None else setting.clock * highest,
+    }
 
 
 def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:

@@ -70,7 +70,7 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "limit": lambda p: quantity(p.power_limit_w, "W"),
-        "clock": lambda p: percent(p.clock_share),
+        "clock": lambda p: "-" if p.clock_hz is None else f"{p.clock_hz / 1e6:g} MHz",
         "latency": lambda p: quantity(p.runtime_s, "s"),
         "90 %": _bounds,
         "samples": lambda p: rate(p.samples_per_s),
@@ -91,17 +91,19 @@ def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
     }
     spread, pictures = any(p.layout for p in points), points[0].unit in NOUNS
     added = any(p.joules_per_unit and p.energy_j and _more_than_own(p) for p in points)
+    is_set = any(p.power_limit_w or p.clock_hz for p in points)
     shown = {
         "predictor": len({p.predictor for p in points}) > 1,
         "length": any(p.seq_len is not None for p in points),
         **dict.fromkeys(("layout", "exposed", "bubble"), spread),
         "bound by": any(p.host_bound for p in points),
         "limit": any(p.power_limit_w for p in points),
-        "clock": any(p.clock_share for p in points),
-        "power": any(p.power_limit_w or p.clock_share for p in points),
+        "clock": len({p.clock_hz for p in points}) > 1
+        or any(p.clock_hz and not p.power_limit_w for p in points),
+        "power": is_set,
         "samples": not pictures,
         **dict.fromkeys((f"s/{points[0].unit}", f"{points[0].unit}s/h"), pictures),
-        f"per {points[0].unit}": pictures or added or any(p.power_limit_w or p.clock_share for p in points),
+        f"per {points[0].unit}": pictures or added or is_set,
         "price per 1M": any(p.price_per_million for p in points),
         "carbon per 1M": any(p.carbon_g_per_million for p in points),
     }

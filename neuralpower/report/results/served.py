@@ -77,9 +77,6 @@ def _foot(found: Traffic) -> Iterator[str]:
         yield from (
             visible(line) for line in lines_of(found.footprint.lines) if not line.startswith("energy per ")
         )
-    if load.price_per_million is not None:
-        each = f"{found.price:g} a device and hour"
-        yield f"price: {load.price_per_million:.3g} for a million tokens, at {each}"
     if load.goodput_per_s is not None:
         held = share(load.goodput_per_s / load.requests_per_s)
         good = f"goodput {load.goodput_per_s:.3g} requests/s"

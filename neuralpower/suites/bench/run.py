@@ -22,7 +22,7 @@ from neuralpower.devices.host import PROC, read_cpu, text_of
 from neuralpower.devices.machine import available_bytes, installed, read_machine
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line, writing
 from neuralpower.files.atomic import aside
-from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter
+from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter, readings_of
 from neuralpower.measure.meters.nvml import list_gpus
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.profiling.steps import clock_of, title_of, told
@@ -305,7 +305,7 @@ class PowerReader:
     def read(self) -> float | None:
         """Watts of all its domains except memory within another; None if unknown."""
         try:
-            readings = self.meter.read()
+            readings = readings_of(self.meter)
         except MeterUnavailable:
             return None
         watts = [w for r in readings if not r.domain.startswith("dram") and (w := self._watts(r)) is not None]
