@@ -1,6 +1,6 @@
 """Requests as they arrive: drawn at a rate, kept at a number of users, or read from a file.
 
-Files: CSV or JSON lines. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake,
+Files: CSV, JSON lines or a JSON list. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake,
 BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, all others are seconds or dates.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,8 @@ from neuralpower.errors import InputError
 
 Array = np.ndarray
 MOST_REQUESTS = 2_000_000
-NAMED, MOST_NAMED = 512, 2**20  # tokens that a hash of Mooncake's traces names, and that any may
+NAMED = 512  # tokens that a hash of Mooncake's traces names
+LEAST_NAMED, MOST_NAMED = 16, 2**20  # that any may: from a block of engines' caches on
 ARRIVAL = {
     "arrival_s": 1.0,
     "arrival": 1.0,
@@ -60,6 +61,12 @@ class Workload:
     def count(self) -> int:
         """Number of requests."""
         return len(self.prompt)
+
+    @property
+    def rate(self) -> float | None:
+        """Requests per second that arrive, in the mean; None where they come at no rate."""
+        span = 0.0 if self.users else float(self.arrival_s[-1])
+        return (self.count - 1) / span if span else None
 
     def shared(self, among: int) -> list[Workload]:
         """What each of several gets, in turn: none of those without a request, or without a user."""
@@ -170,7 +177,7 @@ def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workloa
     """Read requests from a file.
 
     Args:
-        path: CSV with a header, or JSON lines.
+        path: CSV with a header, JSON lines, or a JSON list.
         scale: arrivals come this many times as fast.
         first: take the first requests only.
 
@@ -205,15 +212,15 @@ def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workloa
 
 def _part(path: Path, prompts: Sequence[int], names: Sequence[Sequence[int]]) -> int:
     """Tokens that a hash names: as all lines allow; raises InputError for a line that contradicts others."""
-    low, high = 1, MOST_NAMED
+    low, high = LEAST_NAMED, MOST_NAMED
     for number, (tokens, some) in enumerate(zip(prompts, names, strict=True), 1):
         if not some:
             continue
         least, most = -(-tokens // len(some)), (tokens - 1) // (len(some) - 1) if len(some) > 1 else high
         if max(low, least) > min(high, most):
             raise InputError(
-                f"{path}, request {number}: {len(some)} hash_ids contradict its length of {tokens}: "
-                f"those above name {low} to {high} tokens each; correct the length or the hash_ids"
+                f"{path}, request {number}: {len(some)} hash_ids contradict its length of {tokens}: each "
+                f"names {low} to {high} tokens, by the requests above; correct the length or the hash_ids"
             )
         low, high = max(low, least), min(high, most)
     return NAMED if low <= NAMED <= high else low
@@ -225,11 +232,11 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; give a CSV or JSON lines") from error
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith(("{", "[")):
         lines = csv.DictReader(text.splitlines())
         yield from ((lines.line_num, row) for row in lines)
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_lines(text), 1):
         if not line.strip():
             continue
         try:
@@ -241,6 +248,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
+def _lines(text: str) -> list[str]:
+    """Lines of JSON; of a list, one for each of its values."""
+    try:
+        return list(map(json.dumps, json.loads(text))) if text.lstrip().startswith("[") else text.splitlines()
+    except ValueError:
+        return text.splitlines()
+
+
 def _names(given: Any, where: str) -> tuple[int, ...]:
     """The names of a prompt's parts; raises InputError."""
     try:
@@ -250,10 +265,18 @@ def _names(given: Any, where: str) -> tuple[int, ...]:
         raise InputError(f"{where}: hash_ids {given!r:.40}: a list of whole numbers") from error
 
 
-def _arrival(row: Mapping[str, Any], where: str) -> float:
-    name = next((name for name in ARRIVAL if row.get(name) not in (None, "")), None)
+def _column(row: Mapping[str, Any], names: Iterable[str], what: str, where: str) -> str:
+    """The column that has a value; raises InputError."""
+    known = [name for name in names if name in row]
+    name = next((name for name in known if row[name] not in (None, "")), None)
     if name is None:
-        raise InputError(f"{where}: no arrival; name its column one of {', '.join(ARRIVAL)}")
+        way_out = f"fill {known[0]}" if known else f"name its column one of {', '.join(names)}"
+        raise InputError(f"{where}: no {what}; {way_out}")
+    return name
+
+
+def _arrival(row: Mapping[str, Any], where: str) -> float:
+    name = _column(row, ARRIVAL, "arrival", where)
     value = row[name]
     try:
         seconds = float(value) * ARRIVAL[name]
@@ -268,9 +291,7 @@ def _arrival(row: Mapping[str, Any], where: str) -> float:
 
 
 def _length(row: Mapping[str, Any], names: Sequence[str], where: str) -> int:
-    name = next((name for name in names if row.get(name) not in (None, "")), None)
-    if name is None:
-        raise InputError(f"{where}: no length; name its column one of {', '.join(names)}")
+    name = _column(row, names, "length", where)
     try:
         value = float(row[name])
     except (TypeError, ValueError) as error:

@@ -302,6 +302,12 @@ def test_a_rate_that_is_not_held_is_told_with_the_highest_and_what_limits_it() -
     assert not any("more than this holds" in note for note in easy.notes)
 
 
+def test_requests_of_a_file_come_at_their_mean_rate_and_users_at_none() -> None:
+    listed = drawn(21, 64, 4, rate=1.0, burstiness=np.inf)
+    assert "1 requests/s: 21 requests" in traffic_table(served_at(deployment(), listed))
+    assert "closed loop: 21 requests" in traffic_table(served_at(deployment(), drawn(21, 64, 4, users=2)))
+
+
 def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
     rows = ["arrival_s,input_toks,output_toks"]
     rows += [
