@@ -1,7 +1,7 @@
 """Requests as they arrive: drawn at a rate, kept at a number of users, or read from a file.
 
 Files: CSV, JSON lines or a JSON list. Columns are known by the names of vLLM's and LLMServingSim's logs,
-Mooncake, BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, others are seconds or dates.
+Mooncake, BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, others in seconds or dates.
 """
 
 from __future__ import annotations
