@@ -13,7 +13,7 @@ graph runs as many tokens as it was captured for, and above the largest one the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,15 +55,16 @@ class Table:
     counts: Array  # [rows]
     cached: Array  # [columns]
     values: Array  # [rows, columns]
+    _rows: dict[int, Array] = field(default_factory=dict, repr=False, compare=False)  # that were asked
 
     def row(self, count: int) -> Array:
         """[columns] at a count: the mean of the two rows about it, by their distance."""
-        at = min(int(np.searchsorted(self.counts, count)), len(self.counts) - 1)
-        if self.counts[at] == count or not at:
-            return np.asarray(self.values[at])
-        low, high = self.counts[at - 1], self.counts[at]
-        share = (count - low) / (high - low)
-        return np.asarray(self.values[at - 1] * (1 - share) + self.values[at] * share)
+        if count not in self._rows:
+            at = min(int(np.searchsorted(self.counts, count)), len(self.counts) - 1)
+            low, high = self.counts[max(at - 1, 0)], self.counts[at]
+            share = (count - low) / (high - low) if low < count < high else 1.0
+            self._rows[count] = self.values[at - 1] * (1 - share) + self.values[at] * share
+        return self._rows[count]
 
 
 class StepTimes:
