@@ -50,7 +50,10 @@ SHORT = ("openai/gpt-oss-120b",)  # published with weights of fewer bits
 OFF: Mapping[str, Callable[[], Any]] = {
     "cold caches": partial(patch.object, beside, "COLD", np.inf),
     "decodes next to prompts": partial(
-        patch.object, beside.Beside, "mixed_s", lambda _, contexts, reads, decodes, ratio=1.0: reads + decodes
+        patch.object,
+        beside.Beside,
+        "mixed_s",
+        lambda _, contexts, chunks, reads, decodes, ratio=1.0: reads + decodes,
     ),
     "the slowest rank": partial(patch.object, step_times, "SKEW", 0.0),
     "launches": partial(patch.object, StepTimes, "calls_s", 0.0),

@@ -198,7 +198,7 @@ class StepTimes:
             float(np.interp(held, self.chunks.cached, self.chunks.row(new))) for new, held in chunks
         )
         shared = float(self.prompt_tokens_s(tokens) + self.ends_s[count + ending])
-        requests = self.beside_s(contexts, reading) if count else reading
+        requests = self.beside_s(contexts, chunks, reading) if count else reading
         return self._launched(tokens, shared + (1 + self.skew) * requests, reads=True)
 
     def _launched(self, tokens: int, seconds: float, *, reads: bool) -> float:
@@ -213,9 +213,9 @@ class StepTimes:
             self.laws.cold_s(contexts) * self._ratio,
         )
 
-    def beside_s(self, contexts: Array, reading_s: float) -> float:
+    def beside_s(self, contexts: Array, chunks: Sequence[tuple[int, int]], reading_s: float) -> float:
         """Attention and scans of prompts, which take `reading_s` alone, and of decodes next to them."""
-        return self.laws.mixed_s(contexts, reading_s, self.decodes_s(contexts), self._ratio)
+        return self.laws.mixed_s(contexts, chunks, reading_s, self.decodes_s(contexts), self._ratio)
 
     @cached_property
     def _ratio(self) -> float:

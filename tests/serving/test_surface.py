@@ -12,6 +12,7 @@ import pytest
 import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.beside import BLOCK_S, SOFTMAX_S, Beside, Heads
 from neuralpower.serving.deployment import deployed, with_link
 from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
@@ -218,6 +219,23 @@ def test_a_step_is_predicted_as_the_surface_prices_it(name: str) -> None:
         assert alone.runtime_s.value == pytest.approx(found.runtime_s[i], rel=5e-3)
         assert alone.batch_size == sum(map(len, requests))
         assert alone.coverage <= 1
+
+
+def test_decodes_next_to_a_prompt_run_in_waves_of_tiles_until_memory_is_slower() -> None:
+    heads = Heads(query=32, keys=8, size=128, width=512.0, window=0, layers=1.0)
+    laws = Beside((heads,), ((4096.0, 0),), 1e12, 128, packs=False, flops_per_s=165e12, cache_bytes=75e6)
+
+    def takes(count: int, held: int) -> float:
+        return laws.mixed_s(np.full(count, held), ((16, 0),), 0.0, 0.0)
+
+    tile = 4 * 64 * 128 * 128 / (165e12 / 128) + 128 * SOFTMAX_S
+    assert takes(1, 4_000) == takes(3, 4_000) == pytest.approx(BLOCK_S + 32 * tile)  # 128 blocks: one wave
+    assert takes(8, 4_000) > 1.9 * takes(3, 4_000)
+    moved = 4 * 4096.0 * 128 * 16_000 / 1e12  # no head of a key finds what others have read
+    assert takes(128, 16_000) == pytest.approx(moved, rel=0.02)
+    assert laws.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.0) >= 1.0  # no less than the prompt alone
+    packed = replace(laws, packs=True)
+    assert packed.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.5) == 1.5
 
 
 def test_a_step_whose_decodes_run_in_the_prompts_kernel_says_so_in_a_row() -> None:
