@@ -232,7 +232,7 @@ def test_decodes_next_to_a_prompt_run_in_waves_of_tiles_until_memory_is_slower()
     assert takes(1, 4_000) == takes(3, 4_000) == pytest.approx(BLOCK_S + 32 * tile)  # 128 blocks: one wave
     assert takes(8, 4_000) > 1.9 * takes(3, 4_000)
     moved = 4 * 4096.0 * 128 * 16_000 / 1e12  # no head of a key finds what others have read
-    assert takes(128, 16_000) == pytest.approx(moved, rel=0.02)
+    assert takes(128, 16_000) == pytest.approx(moved, rel=0.05)
     assert laws.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.0) >= 1.0  # no less than the prompt alone
     packed = replace(laws, packs=True)
     assert packed.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.5) == 1.5
