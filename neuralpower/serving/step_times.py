@@ -55,7 +55,9 @@ class Table:
     counts: Array  # [rows]
     cached: Array  # [columns]
     values: Array  # [rows, columns]
-    _rows: dict[int, Array] = field(default_factory=dict, repr=False, compare=False)  # that were asked
+    _rows: dict[int, Array] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by count, as they occur
 
     def row(self, count: int) -> Array:
         """[columns] at a count: the mean of the two rows about it, by their distance."""
@@ -67,6 +69,7 @@ class Table:
         return self._rows[count]
 
 
+@dataclass(eq=False)
 class StepTimes:
     """The times of steps, or what one device draws in them.
 
@@ -82,28 +85,27 @@ class StepTimes:
         known: what has been priced, for times and joules.
     """
 
-    def __init__(
-        self,
-        surface: StepSurface,
-        *,
-        budget: int,
-        requests: int,
-        longest: int,
-        joules: str | None = None,
-        graphs_prompts: bool = True,
-        verified: int = 0,
-        drafter: StepTimes | None = None,
-        known: Tables | None = None,
-    ) -> None:
-        self.surface, self.joules = surface, joules
-        self.budget, self.requests, self.longest = budget, requests, longest
-        self.drafter, self.each = drafter, 1 + verified
-        self.known: Tables = {} if known is None else known
+    surface: StepSurface
+    budget: int
+    requests: int
+    longest: int
+    joules: str | None = None
+    graphs_prompts: bool = True
+    verified: int = 0
+    drafter: StepTimes | None = None
+    known: Tables = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Work out what all steps share. Raises InputError for a device without a sheet."""
+        surface, self.each = self.surface, 1 + self.verified
         ranks = surface.layout.tensor * surface.layout.data
         self.skew = SKEW * float(np.interp(ranks, list(SLOWEST), list(SLOWEST.values())))
-        self.sizes = np.array(captured_sizes(min(2 * requests, surface.captured)), dtype=int)
+        self.sizes = np.array(captured_sizes(min(2 * self.requests, surface.captured)), dtype=int)
         largest = int(self.sizes.max(initial=0))
-        self.graphed = {False: largest, True: largest if graphs_prompts else 0}  # tokens, by: reads prompts
+        self.graphed = {
+            False: largest,
+            True: largest if self.graphs_prompts else 0,
+        }  # tokens, by: reads prompts
         self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----

@@ -93,48 +93,32 @@ def drawn(
     count: int,
     prompt: int,
     output: int,
-    *,
-    rate: float | None = None,
-    users: int = 0,
+    rate: float,
     burstiness: float = 1.0,
     spread: float = 0.0,
     seed: int = 0,
 ) -> Workload:
-    """Draw requests.
+    """Draw requests that arrive at a rate.
 
     Args:
         count: requests.
         prompt: tokens of each prompt, in the mean.
         output: tokens of each answer, in the mean.
-        rate: requests per second; None with `users`.
-        users: of a closed loop.
+        rate: requests per second.
         burstiness: shape of the gamma distribution of gaps: 1 is a Poisson process, below 1 burstier,
             infinite a constant rate.
         spread: lengths are drawn evenly from 1 - spread to 1 + spread of the mean.
         seed: of the draw.
 
     Raises:
-        InputError: numbers out of their ranges, or both or none of `rate` and `users`.
+        InputError: numbers out of their ranges.
     """
-    if (rate is None) == (users == 0):
-        raise InputError("traffic needs a rate (requests per second) or users (of a closed loop), not both")
-    if rate is not None and not (np.isfinite(rate) and rate > 0):
+    if not (np.isfinite(rate) and rate > 0):
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
-    if users < 0:
-        raise InputError(f"users {users}: 1 or more")
     if not burstiness > 0:
         raise InputError(f"burstiness {burstiness:g}: above 0; 1 is a Poisson process, inf a constant rate")
-    if not 0 <= spread < 1:
-        raise InputError(f"spread {spread:g}: from 0 to below 1")
     random = np.random.default_rng(seed)
-    prompts, outputs = (
-        np.maximum(1, np.rint(mean * random.uniform(1 - spread, 1 + spread, count))).astype(np.int64)
-        if spread
-        else np.full(count, mean, dtype=np.int64)
-        for mean in (prompt, output)
-    )
-    if rate is None:
-        return Workload(np.zeros(0), prompts, outputs, users)
+    prompts, outputs = _lengths(random, count, (prompt, output), spread)
     gaps = (
         np.full(count, 1 / rate)
         if np.isinf(burstiness)
@@ -144,33 +128,65 @@ def drawn(
     return Workload(arrival, prompts, outputs)
 
 
-def requested(
-    *,
-    rate: float | None = None,
-    users: int | None = None,
-    trace: str | Path | None = None,
-    input: int = 1024,
-    output: int = 256,
-    requests: int | None = None,
-    scale: float = 1.0,
-    **draw: Any,
-) -> Workload:
-    """The requests that a command or a call asks for; without rate, users and trace, one a second.
+def looped(count: int, prompt: int, output: int, users: int, spread: float = 0.0, seed: int = 0) -> Workload:
+    """Draw requests of users who send the next one when the last one has ended; as `drawn`."""
+    if users < 1:
+        raise InputError(f"users {users}: 1 or more")
+    lengths = _lengths(np.random.default_rng(seed), count, (prompt, output), spread)
+    return Workload(np.zeros(0), *lengths, users)
 
-    Raises:
-        InputError: two of rate, users and trace; as `drawn` and `read`.
-    """
-    given = [name for name, way in (("rate", rate), ("users", users), ("trace", trace)) if way is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
-    for name, tokens in (("input", input), ("output", output), ("requests", requests), ("users", users)):
-        if tokens is not None and tokens < 1:
-            raise InputError(f"{name} {tokens}: 1 or more")
-    if trace is not None:
-        return read(Path(trace), scale=scale, first=requests)
-    arrives = None if users else 1.0 if rate is None else rate
-    usual = max(256, 8 * (users or 0), round(60 * arrives) if arrives and np.isfinite(arrives) else 0)
-    return drawn(requests or usual, input, output, rate=arrives, users=users or 0, **draw)
+
+def _lengths(
+    random: np.random.Generator, count: int, means: tuple[int, int], spread: float
+) -> tuple[Array, Array]:
+    """(tokens of prompts, tokens of answers), each [requests]; raises InputError."""
+    if not 0 <= spread < 1:
+        raise InputError(f"spread {spread:g}: from 0 to below 1")
+    prompts, outputs = (
+        np.maximum(1, np.rint(mean * random.uniform(1 - spread, 1 + spread, count))).astype(np.int64)
+        if spread
+        else np.full(count, mean, dtype=np.int64)
+        for mean in means
+    )
+    return prompts, outputs
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The requests that a command or a call asks for; without rate, users and trace, one a second."""
+
+    rate: float | None = None
+    users: int | None = None
+    trace: str | Path | None = None
+    input: int = 1024
+    output: int = 256
+    requests: int | None = None
+    scale: float = 1.0
+    burstiness: float = 1.0
+    spread: float = 0.0
+    seed: int = 0
+
+    def workload(self) -> Workload:
+        """Draw or read them.
+
+        Raises:
+            InputError: two of rate, users and trace; as `drawn`, `looped` and `read`.
+        """
+        given = [name for name in ("rate", "users", "trace") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
+        for name in ("input", "output", "requests", "users"):
+            if (tokens := getattr(self, name)) is not None and tokens < 1:
+                raise InputError(f"{name} {tokens}: 1 or more")
+        if self.trace is not None:
+            return read(Path(self.trace), scale=self.scale, first=self.requests)
+        means = self.input, self.output
+        if self.users:
+            count = self.requests or max(256, 8 * self.users)
+            return looped(count, *means, self.users, self.spread, self.seed)
+        rate = 1.0 if self.rate is None else self.rate
+        count = self.requests or max(256, round(60 * rate) if np.isfinite(rate) else 0)
+        return drawn(count, *means, rate, self.burstiness, self.spread, self.seed)
 
 
 def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workload:

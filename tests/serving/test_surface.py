@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import neuralpower
+from neuralpower.devices.layout import ONE
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.beside import BLOCK_S, SOFTMAX_S, Beside, Heads
-from neuralpower.serving.deployment import deployed, with_link
+from neuralpower.serving.deployment import Setup, with_link
 from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
@@ -145,9 +146,9 @@ def test_a_link_carries_what_is_said_of_it() -> None:
 
 def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> None:
     predictor = neuralpower.load("l40s").predictor
-    deployment = deployed(
+    deployment = Setup(
         MODELS["dense"], predictor, longest=1_024, host_s=(0.0, 0.0), budget=256, requests=16
-    )
+    ).deployed()
     workload = drawn(120, 256, 32, rate=50.0, spread=0.3)
     found = traffic(deployment, workload, rate=50.0)
     for measure in ("ttft_s", "tpot_s", "latency_s"):
@@ -172,26 +173,29 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
 @pytest.mark.full  # two devices, each at many rates
 def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
     from neuralpower.devices.spec import find_spec
-    from neuralpower.serving.plan import plan
+    from neuralpower.serving.plan import Wanted, plan
 
     devices = [find_spec(name) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
-    how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
+    how: dict[str, Any] = {"layouts": (ONE,)}
+    how["how"] = {"host_s": (0.0, 0.0), "budget": 256, "requests": 16}
     prices = {devices[0].slug: 1.0, devices[1].slug: 1.5}
-    found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    found = plan(
+        Wanted(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    )
     assert {choice.device for choice in found.choices} == {spec.slug for spec in devices}
     costs = [choice.cost or 0.0 for choice in found.choices]
     assert costs == sorted(costs)
     dear = {devices[0].slug: 1.0, devices[1].slug: 100.0}
-    cheap = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how)
+    cheap = plan(Wanted(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how))
     assert len(cheap.choices) == 1 and "not simulated" in cheap.skipped[0][1]
     for choice in found.choices:
         assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
-    none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
+    none = plan(Wanted(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how))
     assert not none.choices and "misses its target" in none.skipped[0][1]
     for rate, promise, by in ((0.0, targets, "devices"), (1.0, (), "devices"), (1.0, targets, "cost")):
         with pytest.raises(InputError):
-            plan(MODELS["dense"], workload, rate, promise, devices, by=by, **how)
+            plan(Wanted(MODELS["dense"], workload, rate, promise, devices, by=by, **how))
 
 
 def test_targets_are_read_and_broken_ones_refused() -> None:
