@@ -28,11 +28,11 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction import beside
 from neuralpower.serving import step_times
-from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.deployment import Deployment, Setup
 from neuralpower.serving.policies import Host, host_of
 from neuralpower.serving.simulator import Served
 from neuralpower.serving.step_times import StepTimes
-from neuralpower.serving.workload import Workload, drawn, read
+from neuralpower.serving.workload import Workload, looped, read
 
 LOGS = {
     "RTX4090_Llama-3.1-8B": ("llama-3.1-8b", "rtx-4090", 1, 256),
@@ -50,7 +50,10 @@ SHORT = ("openai/gpt-oss-120b",)  # published with weights of fewer bits
 OFF: Mapping[str, Callable[[], Any]] = {
     "cold caches": partial(patch.object, beside, "COLD", np.inf),
     "decodes next to prompts": partial(
-        patch.object, beside.Beside, "mixed_s", lambda _, contexts, reads, decodes, ratio=1.0: reads + decodes
+        patch.object,
+        beside.Beside,
+        "mixed_s",
+        lambda _, contexts, chunks, reads, decodes, ratio=1.0: reads + decodes,
     ),
     "the slowest rank": partial(patch.object, step_times, "SKEW", 0.0),
     "launches": partial(patch.object, StepTimes, "calls_s", 0.0),
@@ -140,7 +143,7 @@ def _deployed(model: str, device: str, ranks: int, **how: Any) -> Deployment:
     predictor = neuralpower.load(device).predictor
     layout = Layout(tensor=ranks)
     cluster = None if layout.alone else cluster_of(f"{ranks}x{device}")
-    return deployed(model, predictor, layout=layout, cluster=cluster, **how)
+    return Setup(model, predictor, layout=layout, cluster=cluster, **how).deployed()
 
 
 def _log(
@@ -255,7 +258,9 @@ def _closed(row: Any) -> Workload:
     """Requests of a closed loop, four of each user."""
     users = int(row.concurrency)
     mean, spread = (1.0, 0.0) if row.backend == "sglang" else (0.9, 0.11)
-    return drawn(max(4 * users, 16), round(mean * row.isl), round(mean * row.osl), users=users, spread=spread)
+    return looped(
+        max(4 * users, 16), round(mean * row.isl), round(mean * row.osl), users=users, spread=spread
+    )
 
 
 if __name__ == "__main__":

@@ -26,12 +26,12 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.footprint import Terms, terms_in
 from neuralpower.prediction.prices import NoPrice, by_name, price_of
 from neuralpower.prediction.weights import scheme_asked
-from neuralpower.serving.deployment import deployed
+from neuralpower.serving.deployment import Setup
 from neuralpower.serving.load import targets_of
-from neuralpower.serving.plan import Plan, plan, with_each
+from neuralpower.serving.plan import Plan, Wanted, plan, with_each
 from neuralpower.serving.results import read_result
 from neuralpower.serving.traffic import AUTO, Traffic, served_at, with_footprint
-from neuralpower.serving.workload import Workload, requested
+from neuralpower.serving.workload import Requested, Workload
 
 POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fraction_static "
 POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
@@ -54,7 +54,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
             "traffic: no requests; give --rate 4, --users 32, --trace FILE, or --sla to find a rate"
         )
     drawn = {name: given[name] for name in (*options_of(Drawn), "rate", "users") if name in given}
-    workload = listed or requested(**drawn)
+    workload = listed or Requested(**drawn).workload()
     cluster = cluster_of(device)
     layout = _layout(options, cluster)
     for name, least in (("replicas", 1), ("prefill_replicas", 0)):
@@ -65,7 +65,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
     price = None
     if terms.price is not None:
         price = price_of(terms.price, terms.currency, trained.device).per_hour
-    deployment = deployed(
+    setup = Setup(
         model,
         set_to(trained, given.get("power_limit"), given.get("clock")),
         layout=layout,
@@ -76,6 +76,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         keeps=predictor is None,
         **_deployed(given),
     )
+    deployment = setup.deployed()
     found = served_at(
         deployment,
         workload,
@@ -128,28 +129,30 @@ def asked_plan(model: str, options: Given) -> Plan:
     drawn = {name: given[name] for name in options_of(Drawn) if name in given}
     if trace is None:
         drawn = {**{"requests": 400}, **drawn, "rate": 1.0}
-    workload = requested(**drawn)
+    workload = Requested(**drawn).workload()
     dtype, terms = given.get("dtype"), terms_in(given)
     prices = _prices(given.get("price", {}), terms.currency, [spec.slug for spec in specs])
     how = {**_deployed(given), "dtype": dtype and full_name(str(dtype))}
     del how["weights"]  # those are tried
     tensors = texts.counts(given.get("tensor_parallel", "1,2,4,8"), "tensor ranks")
     stages = texts.counts(given.get("pipeline_parallel", "1"), "pipeline stages")
-    found = plan(
+    wanted = Wanted(
         model,
         workload,
         rate,
         targets_of(given["sla"]),
         specs,
         prices=prices,
+        budget=_budget(given.get("budget"), terms.currency),
         layouts=[Layout(tensor=ranks, pipeline=count) for count in stages for ranks in tensors],
         weights=_weights(given.get("weights")),
         apart=given.get("apart", False),
         by=given.get("by", "devices"),
         executor=given.get("executor", "local"),
         keep=None if "keep" not in given else Path(given["keep"]),
-        **how,
+        how=how,
     )
+    found = plan(wanted)
     return found if terms == Terms() else with_each(found, terms, prices)
 
 
@@ -171,7 +174,7 @@ def _layout(options: Given, cluster: Cluster) -> Layout:
 
 
 def _deployed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `deployed`; raises InputError."""
+    """Fields of `Setup`; raises InputError."""
     engine, draft = given.get("engine", "vllm"), given.get("draft_tokens", 0)
     if "acceptance" in given and not draft:
         raise InputError(f"--acceptance {given['acceptance']:g}: no tokens are drafted; add --draft-tokens 3")
@@ -217,6 +220,16 @@ def _prices(given: Any, currency: str | None, devices: Sequence[str]) -> dict[st
         with contextlib.suppress(NoPrice):
             found[slug] = price_of(given, currency, slug).per_hour
     return found
+
+
+def _budget(given: Any, currency: str | None) -> float | None:
+    """Money for an hour; raises InputError."""
+    if given is None:
+        return None
+    try:
+        return price_of(given, currency, "").per_hour
+    except InputError:
+        raise InputError(f"budget {given}: money for an hour, above 0; write 50/h") from None
 
 
 def _weights(given: Any) -> list[str | None]:

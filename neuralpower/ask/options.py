@@ -857,6 +857,9 @@ class Planning(Drawn, Deployed, Footprints, total=False):
     executor: Annotated[
         str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
     ]
+    budget: Annotated[
+        float | str | None, Option("Most that all devices may cost: 50/h; needs --price.", OUTPUT)
+    ]
     keep: Annotated[Path | str | None, Option("Keep what is done in this file, and resume from it.", OUTPUT)]
 
 

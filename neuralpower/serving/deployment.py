@@ -296,25 +296,22 @@ def _steps(looked: Sequence[tuple[Ran, float]]) -> list[Step]:
     return [Step((max(round(one.context), 1),) * one.decodes, one.chunks, one.ending) for one, _ in looked]
 
 
-def deployed(
-    model: str | Source,
-    predictor: Predictor,
-    *,
-    engine: str = "vllm",
-    dtype: str | None = None,
-    layout: Layout = ONE,
-    cluster: Cluster | None = None,
-    weights: str | None = None,
-    longest: int | None = None,
-    link_bytes_per_s: float | None = None,
-    options: Mapping[str, Any] | None = None,
-    prefills: int = 0,
-    drafts: str | None = None,
-    price: float | None = None,
-    keeps: bool = False,
-    **settings: Any,
-) -> Deployment:
-    """A model under an engine on devices.
+@dataclass(frozen=True)
+class Facts:
+    """What an engine's pool holds, and how it serves the model."""
+
+    dtype: str
+    blocks: int
+    block: int  # tokens
+    block_bytes: int
+    most_tokens: int | None  # of a step
+    most_requests: int | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model under an engine on devices: what `deployed` makes of it depends on these.
 
     Args:
         model: a name, as on the command line.
@@ -331,161 +328,172 @@ def deployed(
         prefills: further replicas that read prompts alone; 0: each replica reads its own.
         drafts: the model that drafts tokens, on one device of each replica; None: drafting takes no time.
         price: of a device for an hour.
-        keeps: whether `keep` writes what is priced to the disk: the predictor is the one that its device's
+        keeps: whether what is priced can be kept on the disk: the predictor is the one that its device's
             name chooses.
-        **settings: fields of `Engine`: `budget`, `requests`, `overlaps`, `host_s`, `prefix_hit`, `draft`,
-            `acceptance`.
-
-    Raises:
-        InputError: an engine that is not known, a layout that it cannot run, or a model that leaves no pool.
+        budget, requests, overlaps, host_s, prefix_hit, draft, acceptance: as of `Engine`; None: as the
+            engine's version has them.
     """
-    if engine not in POLICIES:
-        raise InputError(
-            f"engine {engine!r}: its steps are known for {', '.join(POLICIES)}; choose one of them"
+
+    model: str | Source
+    predictor: Predictor
+    engine: str = "vllm"
+    dtype: str | None = None
+    layout: Layout = ONE
+    cluster: Cluster | None = None
+    weights: str | None = None
+    longest: int | None = None
+    link_bytes_per_s: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    prefills: int = 0
+    drafts: str | None = None
+    price: float | None = None
+    keeps: bool = False
+    budget: int | None = None
+    requests: int | None = None
+    overlaps: bool | None = None
+    host_s: tuple[float, float] | None = None
+    prefix_hit: float | None = None
+    draft: int | None = None
+    acceptance: float | None = None
+
+    def deployed(self) -> Deployment:
+        """The model on the devices.
+
+        Raises:
+            InputError: an engine that is not known, a layout that it cannot run, or a model that leaves no
+                pool.
+        """
+        if self.engine not in POLICIES:
+            raise InputError(
+                f"engine {self.engine!r}: its steps are known for {', '.join(POLICIES)}; choose one of them"
+            )
+        if self.drafts is not None and not self.draft:
+            raise InputError(f"draft {self.drafts}: say how many tokens it drafts: --draft-tokens 3")
+        linked = self
+        if self.link_bytes_per_s is not None:
+            linked = replace(self, predictor=with_link(self.predictor, self.link_bytes_per_s))
+        surface, facts = linked._made()
+        notes, blocks, drafter = facts.notes, facts.blocks, None
+        if self.drafts is not None:
+            drafter = surface_of(self.drafts, self.predictor, dtype=facts.dtype)
+            blocks = _beside_draft(facts, drafter)
+        elif self.draft:
+            notes = (*notes, "drafting takes no time, as by looking up n-grams; with a model: --draft MODEL")
+        replica = self._replica(facts, blocks)
+        return Deployment(
+            surface=surface,
+            engine=replica,
+            layout=self.layout,
+            cache_bytes=facts.block_bytes / facts.block,
+            prefills=self.prefills,
+            drafts=drafter,
+            price=self.price,
+            notes=notes,
+            known=linked._known(facts.dtype, surface, replica),
         )
-    linked = predictor if link_bytes_per_s is None else with_link(predictor, link_bytes_per_s)
-    sizes = {"max_model_len": longest, "max_num_batched_tokens": settings.get("budget")}
-    sizes |= {"max_num_seqs": settings.get("requests")}
-    given = {**(options or {}), **{name: value for name, value in sizes.items() if value is not None}}
 
-    host = host_of(engine, given.get("engine_version"))
+    @property
+    def _pool_options(self) -> dict[str, Any]:
+        """The options of the engine's memory."""
+        sizes = {"max_model_len": self.longest, "max_num_batched_tokens": self.budget}
+        sizes |= {"max_num_seqs": self.requests}
+        return {**self.options, **{name: value for name, value in sizes.items() if value is not None}}
 
-    surface, facts = _made(model, linked, engine, dtype, layout, cluster, weights, given)
-    if given.get("enforce_eager"):
-        surface = replace(surface, captured=0)
-    notes, blocks, drafter = facts.notes, facts.blocks, None
-    asked = {name: value for name, value in settings.items() if value is not None}
-    if drafts is not None:
-        if not asked.get("draft"):
-            raise InputError(f"draft {drafts}: say how many tokens it drafts: --draft-tokens 3")
-        drafter = surface_of(drafts, predictor, dtype=facts.dtype)
-        blocks = _beside_draft(facts, drafter)
-    elif asked.get("draft"):
-        notes = (*notes, "drafting takes no time, as by looking up n-grams; with a model: --draft MODEL")
-    replica = Engine(
-        blocks,
-        facts.block,
-        policy=engine,
-        data=layout.data,
-        stages=layout.pipeline,
-        **{
-            "budget": facts.most_tokens,
-            "requests": facts.most_requests,
-            "host_s": host.seconds,
-            "overlaps": host.overlaps,
-            **asked,
-        },
-    )
-    known = KeptTables()
-    if keeps and drafts is None and isinstance(model, str):
+    def _replica(self, facts: Facts, blocks: int) -> Engine:
+        """The engine of a replica."""
+        host = host_of(self.engine, self.options.get("engine_version"))
+        names = ("budget", "requests", "overlaps", "host_s", "prefix_hit", "draft", "acceptance")
+        asked = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        usual: dict[str, Any] = {"budget": facts.most_tokens, "requests": facts.most_requests}
+        usual |= {"host_s": host.seconds, "overlaps": host.overlaps}
+        return Engine(
+            blocks,
+            facts.block,
+            policy=self.engine,
+            data=self.layout.data,
+            stages=self.layout.pipeline,
+            **{**usual, **asked},
+        )
+
+    def _known(self, dtype: str, surface: StepSurface, replica: Engine) -> KeptTables:
+        """What is priced of it already."""
+        if not self.keeps or self.drafts is not None or not isinstance(self.model, str):
+            return KeptTables()
         sizes = {"captured": surface.captured, "budget": replica.budget, "requests": replica.requests}
-        priced = {**_asked(engine, facts.dtype, layout, cluster, weights), **sizes, "draft": replica.draft}
-        known = KeptTables.of(model, linked, {**priced, "cache": given.get("cache_dtype")})
-    return Deployment(
-        surface=surface,
-        engine=replica,
-        layout=layout,
-        cache_bytes=facts.block_bytes / facts.block,
-        prefills=prefills,
-        drafts=drafter,
-        price=price,
-        notes=notes,
-        known=known,
-    )
+        priced = {**self._asked(dtype), **sizes, "draft": replica.draft}
+        cache = self.options.get("cache_dtype")
+        return KeptTables.of(self.model, self.predictor, {**priced, "cache": cache})
 
+    def _asked(self, dtype: str) -> dict[str, Any]:
+        """What the steps depend on besides model and device, in plain values."""
+        nodes = None if self.cluster is None else [self.cluster.per_node, self.cluster.nodes]
+        return {
+            "engine": self.engine,
+            "layout": str(self.layout),
+            "nodes": nodes,
+            "weights": self.weights,
+            "dtype": dtype,
+        }
 
-def _asked(
-    engine: str, dtype: str, layout: Layout, cluster: Cluster | None, weights: str | None
-) -> dict[str, Any]:
-    """What a deployment's steps depend on besides model and device, in plain values."""
-    nodes = None if cluster is None else [cluster.per_node, cluster.nodes]
-    return {"engine": engine, "layout": str(layout), "nodes": nodes, "weights": weights, "dtype": dtype}
+    def _made(self) -> tuple[StepSurface, Facts]:
+        """The steps of the model, and what the engine's pool holds; raises as `deployed`."""
+        predictor, layout, options = self.predictor, self.layout, self._pool_options
+        spec = predictor.sheet or known_spec(predictor.device)
+        room = None if spec is None else spec.get("memory_bytes")
+        if spec is None or room is None:
+            raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
+        request = EngineRequest(self.engine, options, None, board_of(spec, room, predictor.device))
+        request.settings()
+        name = self.model if isinstance(self.model, str) else str(self.model.name)
+        dtype, notes = dtype_for(name, self.dtype, predictor, ENGINE, self.engine)
+        predictor.check(dtype, FORWARD)
+        if isinstance(self.model, str):
+            forms = kept(self.model, predictor, self._asked(dtype), lambda: self._formed(dtype))
+        else:
+            forms = self._formed(dtype)
+        surface = replace(forms.surface, layout=replace(layout, pipeline=1))
+        if options.get("enforce_eager"):
+            surface = replace(surface, captured=0)
+        if layout.data > 1 and not surface.mixes:
+            raise InputError(
+                f"data ranks {layout.data} of a model without experts need not wait for one another; "
+                "choose replicas"
+            )
+        memory = request.memory(forms.network, room)
+        if not memory.fits:
+            raise InputError(f"{surface.model} on {layout} of {predictor.device}: {memory.reason}")
+        if cached := CACHE_TYPES[memory.cache_dtype]:
+            surface = surface.with_cache("" if cached == dtype else cached)
+        pool, tokens, requests = memory.pool, memory.most_tokens, memory.most_sequences
+        facts = Facts(dtype, pool.blocks, pool.block_size, pool.block_bytes, tokens, requests, notes)
+        return surface, facts
 
-
-@dataclass(frozen=True)
-class Facts:
-    """What an engine's pool holds, and how it serves the model."""
-
-    dtype: str
-    blocks: int
-    block: int  # tokens
-    block_bytes: int
-    most_tokens: int | None  # of a step
-    most_requests: int | None
-    notes: tuple[str, ...] = ()
-
-
-def _made(
-    model: str | Source,
-    predictor: Predictor,
-    engine: str,
-    dtype: str | None,
-    layout: Layout,
-    cluster: Cluster | None,
-    weights: str | None,
-    options: Mapping[str, Any],
-) -> tuple[StepSurface, Facts]:
-    """The steps of a model, and what the engine's pool holds; raises as `deployed`."""
-    spec = predictor.sheet or known_spec(predictor.device)
-    room = None if spec is None else spec.get("memory_bytes")
-    if spec is None or room is None:
-        raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
-    request = EngineRequest(engine, options, None, board_of(spec, room, predictor.device))
-    request.settings()
-    name = model if isinstance(model, str) else str(model.name)
-    dtype, notes = dtype_for(name, dtype, predictor, ENGINE, engine)
-    predictor.check(dtype, FORWARD)
-
-    def make() -> Forms:
-        return _formed(model, predictor, engine, dtype, layout, cluster, weights)
-
-    if isinstance(model, str):
-        forms = kept(model, predictor, _asked(engine, dtype, layout, cluster, weights), make)
-    else:
-        forms = make()
-    surface = replace(forms.surface, layout=replace(layout, pipeline=1))
-    if layout.data > 1 and not surface.mixes:
-        raise InputError(
-            f"data ranks {layout.data} of a model without experts need not wait for one another; "
-            "choose replicas"
+    def _formed(self, dtype: str) -> Forms:
+        """Trace the model on the layout; raises as `deployed`."""
+        source = resolve(self.model) if isinstance(self.model, str) else self.model
+        whole = source.build("meta", torch_dtype(dtype))
+        config: Any = getattr(whole, "config", None)
+        if hasattr(config, "get_text_config"):
+            text = config.get_text_config(decoder=True)
+            check_ranks(text, self.layout, self.engine, str(source.name))
+        surface = surface_of(
+            source,
+            self.predictor,
+            dtype=dtype,
+            layout=replace(self.layout, pipeline=1),  # stages have a part of each step's time
+            cluster=self.cluster,
+            weights=self.weights,
         )
-    memory = request.memory(forms.network, room)
-    if not memory.fits:
-        raise InputError(f"{surface.model} on {layout} of {predictor.device}: {memory.reason}")
-    if cached := CACHE_TYPES[memory.cache_dtype]:
-        surface = surface.with_cache("" if cached == dtype else cached)
-    pool, tokens, requests = memory.pool, memory.most_tokens, memory.most_sequences
-    facts = Facts(dtype, pool.blocks, pool.block_size, pool.block_bytes, tokens, requests, notes)
-    return surface, facts
-
-
-def _formed(
-    model: str | Source,
-    predictor: Predictor,
-    engine: str,
-    dtype: str,
-    layout: Layout,
-    cluster: Cluster | None,
-    weights: str | None,
-) -> Forms:
-    """Trace a model on a layout; raises as `deployed`."""
-    source = resolve(model) if isinstance(model, str) else model
-    whole = source.build("meta", torch_dtype(dtype))
-    config: Any = getattr(whole, "config", None)
-    if hasattr(config, "get_text_config"):
-        check_ranks(config.get_text_config(decoder=True), layout, engine, str(source.name))
-    within = replace(layout, pipeline=1)  # stages have a part of each step's time
-    surface = surface_of(source, predictor, dtype=dtype, layout=within, cluster=cluster, weights=weights)
-    assert surface.module is not None  # as `surface_of` has kept it
-    network = served(
-        surface.module,
-        InputRequest(dtype=torch_dtype(dtype)),
-        str(source.name),
-        surface.weights_bytes,
-        layout,
-        None if layout.alone else whole,
-    )
-    return Forms(surface, network)
+        assert surface.module is not None  # as `surface_of` has kept it
+        network = served(
+            surface.module,
+            InputRequest(dtype=torch_dtype(dtype)),
+            str(source.name),
+            surface.weights_bytes,
+            self.layout,
+            None if self.layout.alone else whole,
+        )
+        return Forms(surface, network)
 
 
 def _beside_draft(facts: Facts, drafter: StepSurface) -> int:

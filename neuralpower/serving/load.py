@@ -78,7 +78,7 @@ class Drawn:
 class Load:
     """What users see of a workload, in one bound; seconds."""
 
-    rate: float | None  # requests per second that arrive; None: of a closed loop
+    rate: float | None  # requests per second that arrive; None: of a closed loop, or all at once
     requests: int
     ttft_s: Mapping[str, float]  # mean, p50, p90, p95, p99
     tpot_s: Mapping[str, float]

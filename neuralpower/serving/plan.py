@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.rows import Interval
 from neuralpower.processes.pool import Pool
-from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.deployment import Deployment, Setup
 from neuralpower.serving.load import Load, Target
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import highest_rate
@@ -109,7 +109,7 @@ class Choice:
     def goodput(self) -> float | None:
         """Requests per second of one replica that hold all targets, at its highest rate."""
         held = self.load.goodput_per_s
-        return None if held is None else self.highest * held / self.load.requests_per_s
+        return None if held is None else self.highest * (held / self.load.requests_per_s)
 
     @property
     def cost(self) -> float | None:
@@ -189,45 +189,8 @@ class Interrupted(KeyboardInterrupt):  # noqa: N818  # as its base
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What every candidate is to serve."""
-
-    model: str
-    workload: Workload
-    targets: tuple[Target, ...]
-    how: Mapping[str, Any]  # further arguments of `deployed`
-
-    def deployed(self, candidate: Candidate) -> Deployment:
-        """A candidate with the model on it; raises as `deployed`."""
-        layout = candidate.layout
-        cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
-        how = {**self.how, "weights": candidate.weights, "prefills": candidate.prefills, "keeps": True}
-        return deployed(self.model, _predictor(candidate.device), layout=layout, cluster=cluster, **how)
-
-
-@functools.lru_cache(maxsize=4)
-def _predictor(device: str) -> Predictor:
-    """The best predictor for a device, by its slug."""
-    return chosen(None, device)
-
-
-def plan(
-    model: str,
-    workload: Workload,
-    rate: float | None,
-    targets: Sequence[Target],
-    devices: Sequence[DeviceSpec],
-    *,
-    prices: Mapping[str, float] | None = None,
-    layouts: Sequence[Layout] = LAYOUTS,
-    weights: Sequence[str | None] = (None,),
-    apart: bool = False,
-    by: str = PLANNED[0],
-    executor: str = "local",
-    keep: Path | None = None,
-    **how: Any,
-) -> Plan:
-    """Rank devices and tensor ranks that serve a rate.
+class Wanted:
+    """What a plan is to serve, on what.
 
     Args:
         model: a name.
@@ -236,81 +199,140 @@ def plan(
         targets: the promise.
         devices: their sheets.
         prices: of a device for an hour, by the slug of its sheet.
+        budget: most price for an hour of all devices; None: any.
         layouts: those of a replica to try.
         weights: their quantisations to try; None: the checkpoint's.
         apart: whether replicas that read prompts alone are tried, too.
         by: "devices", "cost" or "energy".
         executor: "local", or "ray": the cluster that RAY_ADDRESS names.
         keep: a file for what is done; what it has already is not done again.
-        **how: further arguments of `deployed`.
+        how: further fields of `Setup`.
+    """
+
+    model: str
+    workload: Workload
+    rate: float | None
+    targets: tuple[Target, ...]
+    devices: Sequence[DeviceSpec]
+    prices: Mapping[str, float] = field(default_factory=dict)
+    budget: float | None = None
+    layouts: Sequence[Layout] = LAYOUTS
+    weights: Sequence[str | None] = (None,)
+    apart: bool = False
+    by: str = PLANNED[0]
+    executor: str = "local"
+    keep: Path | None = None
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a rate that is none, no targets, or a ranking or a budget without prices."""
+        if self.rate is not None and not (math.isfinite(self.rate) and self.rate > 0):
+            raise InputError(f"rate {self.rate:g}: requests per second, above 0 and finite")
+        if not self.targets:
+            raise InputError("a plan needs a promise: ttft=500ms,tpot=30ms@p95")
+        if self.by not in PLANNED:
+            raise InputError(f"ranking {self.by!r}: choose one of {', '.join(PLANNED)}")
+        for what, given in (("ranking by cost", self.by == "cost"), ("budget", self.budget is not None)):
+            if given and not self.prices:
+                raise InputError(f"a {what} needs prices: --price h100-sxm=2.49,l40s=0.79")
+
+    def tries(self) -> list[list[Candidate]]:
+        """The candidates of each device."""
+        ways = list(itertools.product(self.layouts, self.weights))
+        return [[Candidate(spec.slug, *way) for way in ways] for spec in self.devices]
+
+    def deployed(self, candidate: Candidate) -> Deployment:
+        """A candidate with the model on it; raises as `Setup.deployed`."""
+        layout = candidate.layout
+        cluster = None if layout.alone else enough_for(find_spec(candidate.device), layout)
+        longest = int((self.workload.prompt + self.workload.output).max())
+        how = {"longest": longest, **self.how, "weights": candidate.weights, "prefills": candidate.prefills}
+        predictor = _predictor(candidate.device)
+        return Setup(self.model, predictor, layout=layout, cluster=cluster, keeps=True, **how).deployed()
+
+    def dear(self, devices: float, watts: float, device: str) -> float:
+        """What the ranking compares; an unknown price is as high as the highest, unknown watts infinite."""
+        if self.by == "energy":
+            return math.inf if math.isnan(watts) else watts
+        if self.by == "cost":
+            return devices * self.prices.get(device, max(self.prices.values()))
+        return devices
+
+
+@functools.lru_cache(maxsize=4)
+def _predictor(device: str) -> Predictor:
+    """The best predictor for a device, by its slug."""
+    return chosen(None, device)
+
+
+def plan(wanted: Wanted) -> Plan:
+    """Rank devices and layouts that serve a rate.
 
     Raises:
-        InputError: a rate that is none, no targets, or a ranking by cost without prices.
+        InputError: replicas over time of requests that come at no time.
         Interrupted: Ctrl-C, once a candidate is simulated.
     """
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
-    if not targets:
-        raise InputError("a plan needs a promise: ttft=500ms,tpot=30ms@p95")
-    if by not in PLANNED:
-        raise InputError(f"ranking {by!r}: choose one of {', '.join(PLANNED)}")
-    if by == "cost" and not prices:
-        raise InputError("a ranking by cost needs prices: --price h100-sxm=2.49,l40s=0.79")
-    parts, span_s = ((rate,), None) if rate is not None else _over_time(workload)
-    even = workload if rate is not None else _evened(workload)
-    longest = int((workload.prompt + workload.output).max())
-    wanted = _Wanted(model, even, tuple(targets), {"longest": longest, **how})
-    ways = list(itertools.product(layouts, weights))
-    tries = [[Candidate(spec.slug, *way) for way in ways] for spec in devices]
+    workload = wanted.workload
+    parts, span_s = ((wanted.rate,), None) if wanted.rate is not None else _over_time(workload)
+    if span_s is not None:
+        wanted = replace(wanted, workload=_evened(workload))
     skipped: list[tuple[str, str]] = []
-    costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec in devices}
-    kept = _Kept(keep, wanted)
-    with Pool(-1 if executor == "local" and len(tries) * len(ways) > IN_PROCESS else 1) as pool:
-        screened, notes = _screened(wanted, tries, max(parts), apart, skipped, pool)
-        choices: list[Choice] = []
-
-        def dear(one: _Screened) -> float:
-            """What the ranking compares, at least."""
-            known = math.inf if math.isnan(one.watts) else one.watts
-            return known if by == "energy" else one.devices * costs[one.candidate.device]
-
-        def hopeless(one: _Screened) -> bool:
-            """Whether a candidate cannot come near the best found."""
-            best = min((_dear(other, by, costs) for other in choices), default=math.inf)
-            worse = WORSE if len(choices) < ENOUGH else 1.0
-            return dear(one) > worse * best
-
-        screened.sort(key=dear)
+    choices: list[Choice] = []
+    kept, tries = _Kept(wanted), wanted.tries()
+    several = wanted.executor == "local" and sum(map(len, tries)) > IN_PROCESS
+    with Pool(-1 if several else 1) as pool:
+        screened, notes = _screened(wanted, tries, max(parts), skipped, pool)
         undone = len(screened)
         try:
-            for one, answer in _answers(wanted, screened, executor, kept, hopeless, pool):
-                candidate = one.candidate
-                if isinstance(answer, str):
-                    skipped.append((str(candidate), answer))
-                elif answer is None:
-                    skipped.append((str(candidate), _not_simulated(one, by)))
+            for one, answer in _answers(wanted, screened, kept, choices, pool):
+                choice = _choice(wanted, one, answer, parts)
+                if isinstance(choice, Choice):
+                    choices.append(choice)
                 else:
-                    highest, load = answer
-                    counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
-                    price = (prices or {}).get(candidate.device)
-                    over = counts if len(counts) > 1 else ()
-                    choices.append(Choice(candidate, max(counts), highest, load, price, over))
+                    skipped.append((str(one.candidate), choice))
                 undone -= 1
         except KeyboardInterrupt:
             if not choices:
                 raise
-    marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
-    ranked = tuple(sorted(marked, key=_order(by)))
     if any(one.highest * one.load.latency_s["mean"] >= one.load.requests for one in choices):
-        count = len(workload.prompt)
+        count = workload.count
         notes = (*notes, f"{count:,} requests tell no higher rates of a replica; take more with --requests")
     if undone:
-        on = "the same command continues" if keep else "with --keep FILE the same command would continue"
+        on = (
+            "the same command continues"
+            if wanted.keep
+            else "with --keep FILE the same command would continue"
+        )
         notes = (*notes, f"interrupted: {undone} of {len(screened)} candidates are not simulated; {on}")
-    found = Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, (*notes, *kept.notes))
+    marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
+    ranked, notes = tuple(sorted(marked, key=_order(wanted.by))), (*notes, *kept.notes)
+    model, targets, by = wanted.model, wanted.targets, wanted.by
+    found = Plan(model, max(parts), targets, ranked, tuple(skipped), by, span_s, notes)
     if undone:
         raise Interrupted(found)
     return found
+
+
+def _choice(wanted: Wanted, one: _Screened, answer: Answer, parts: Sequence[float]) -> Choice | str:
+    """What serves `parts`, the requests per second of each part of a day; or why it cannot be chosen."""
+    if isinstance(answer, str):
+        return answer
+    if answer is None:
+        takes = f"{one.watts:.3g} W" if wanted.by == "energy" else f"{one.devices} devices"
+        return f"not simulated: {one.over(wanted) or f'it takes {takes} or more'}"
+    highest, load = answer
+    counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
+    over, price = counts if len(counts) > 1 else (), wanted.prices.get(one.candidate.device)
+    choice = Choice(one.candidate, max(counts), highest, load, price, over)
+    return _over_budget(choice.cost, wanted) or choice
+
+
+def _over_budget(cost: float | None, wanted: Wanted) -> str | None:
+    """Why the budget excludes what costs that much for an hour; None if it does not."""
+    if wanted.budget is None or (cost is not None and cost <= wanted.budget):
+        return None
+    takes = "its price is not known" if cost is None else f"it takes {cost:.2f} an hour or more"
+    return f"{takes}: the budget is {wanted.budget:g}"
 
 
 def with_each(found: Plan, terms: Terms, prices: Mapping[str, float]) -> Plan:
@@ -324,21 +346,6 @@ def with_each(found: Plan, terms: Terms, prices: Mapping[str, float]) -> Plan:
 
     choices = tuple(map(told, found.choices))
     return replace(found, choices=choices, notes=(*terms.warnings, *found.notes))
-
-
-def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
-    """How dear a device is, for the ranking; unknown prices are as high as the highest."""
-    return prices.get(device, max(prices.values())) if by == "cost" else 1.0
-
-
-def _dear(choice: Choice, by: str, costs: Mapping[str, float]) -> float:
-    """What the ranking compares."""
-    return (choice.power_w or math.inf) if by == "energy" else choice.devices * costs[choice.device]
-
-
-def _not_simulated(one: _Screened, by: str) -> str:
-    takes = f"{one.watts:.3g} W" if by == "energy" else f"{one.devices} devices"
-    return f"not simulated: it takes {takes} or more"
 
 
 def _over_time(workload: Workload) -> tuple[tuple[float, ...], float]:
@@ -384,8 +391,18 @@ class _Screened:
         """Devices that the rate takes at least."""
         return self.groups * self.candidate.devices
 
+    def dear(self, wanted: Wanted) -> float:
+        """What the ranking compares, at least."""
+        return wanted.dear(self.devices, self.watts, self.candidate.device)
 
-def _screen(wanted: _Wanted, candidates: Sequence[Candidate]) -> list[_Screening | str]:
+    def over(self, wanted: Wanted) -> str | None:
+        """Why the budget excludes it; None if it does not, or if fewer devices run at other times."""
+        price = wanted.prices.get(self.candidate.device)
+        least = None if price is None else price * self.devices
+        return None if wanted.rate is None else _over_budget(least, wanted)
+
+
+def _screen(wanted: Wanted, candidates: Sequence[Candidate]) -> list[_Screening | str]:
     """What replicas on one device could do; or why they cannot. All their steps are priced at once."""
     found: list[_Screening | str] = []
     fitting: list[tuple[int, Deployment, list[Step]]] = []
@@ -414,9 +431,7 @@ def _told(deployment: Deployment, workload: Workload) -> list[Step]:
     return [Step(chunks=((new, 0),)), *(Step(contexts=(held,) * count) for count in counts)]
 
 
-def _most(
-    deployment: Deployment, wanted: _Wanted, steps: Sequence[Step], found: Outcomes
-) -> _Screening | str:
+def _most(deployment: Deployment, wanted: Wanted, steps: Sequence[Step], found: Outcomes) -> _Screening | str:
     """What full steps allow; why not, where even requests that never meet miss the promise.
 
     A request takes its tokens' share of the steps' time, by the decodes in them, and what its prompt adds to
@@ -450,14 +465,13 @@ def _most(
 
 
 def _screened(
-    wanted: _Wanted,
+    wanted: Wanted,
     tries: Sequence[Sequence[Candidate]],
     rate: float,
-    apart: bool,
     skipped: list[tuple[str, str]],
     pool: Pool,
 ) -> tuple[list[_Screened], tuple[str, ...]]:
-    """(candidates that fit, notes); `tries` are those of each device."""
+    """(candidates that fit, the most promising first; notes); `tries` are those of each device."""
     found: list[_Screened] = []
     notes: list[str] = []
     answers = pool.results(_screen, [(wanted, some) for some in tries])
@@ -468,20 +482,20 @@ def _screened(
             continue
         notes += answer.notes
         groups = [(candidate, answer.both)]
-        if apart:
+        if wanted.apart:
             ratio = answer.answers / answer.prompts
             prefills, decodes = (int(np.clip(round(part), 1, MOST_APART)) for part in (ratio, 1 / ratio))
             group = replace(candidate, prefills=prefills, decodes=decodes)
             groups.append((group, min(prefills * answer.prompts, decodes * answer.answers)))
         for group, most in groups:
             found.append(_Screened(group, math.ceil(rate / most), most, rate * answer.joules))
-    return found, tuple(dict.fromkeys(notes))
+    return sorted(found, key=lambda one: one.dear(wanted)), tuple(dict.fromkeys(notes))
 
 
 Answer = tuple[float, Load] | str | None  # the highest rate and its load, why there is none, or not asked
 
 
-def _tried(wanted: _Wanted, candidate: Candidate, guess: float) -> Answer:
+def _tried(wanted: Wanted, candidate: Candidate, guess: float) -> Answer:
     """Simulate a candidate."""
     try:
         deployment = wanted.deployed(candidate)
@@ -495,25 +509,27 @@ def _tried(wanted: _Wanted, candidate: Candidate, guess: float) -> Answer:
 
 
 def _answers(
-    wanted: _Wanted,
-    screened: Sequence[_Screened],
-    executor: str,
-    kept: _Kept,
-    hopeless: Callable[[_Screened], bool],
-    pool: Pool,
+    wanted: Wanted, screened: Sequence[_Screened], kept: _Kept, choices: Sequence[Choice], pool: Pool
 ) -> Iterator[tuple[_Screened, Answer]]:
     """(candidate, answer) of each, the most promising first; what the file keeps is not simulated again.
 
-    Once one is hopeless, all after it are: they are no more promising.
+    `choices` are those that were answered, as they come. Once a candidate cannot come near the best of them,
+    none after it can: they are no more promising.
     """
-    left = [one for one in screened if str(one.candidate) not in kept.answers]
+
+    def hopeless(one: _Screened) -> bool:
+        known = ((each.devices, each.power_w or math.inf, each.device) for each in choices)
+        best = min((wanted.dear(*each) for each in known), default=math.inf)
+        return one.dear(wanted) > (WORSE if len(choices) < ENOUGH else 1.0) * best
+
+    left = [one for one in screened if str(one.candidate) not in kept.answers and not one.over(wanted)]
     calls = [(wanted, one.candidate, BEGIN * one.most) for one in left]
     found: Generator[Answer, None, None] = (
-        _on_ray(calls) if executor == "ray" else pool.results(_tried, calls)
+        _on_ray(calls) if wanted.executor == "ray" else pool.results(_tried, calls)
     )
     for one in counted(screened, "simulating:"):
         answer = kept.answers.get(str(one.candidate))
-        if answer is None and not hopeless(one):
+        if answer is None and not (one.over(wanted) or hopeless(one)):
             answer = next(found)
             kept.add(str(one.candidate), answer)
         yield one, answer
@@ -522,7 +538,7 @@ def _answers(
         found.close()
 
 
-def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Generator[Answer, None, None]:
+def _on_ray(calls: Sequence[tuple[Wanted, Candidate, float]]) -> Generator[Answer, None, None]:
     """On the nodes of a Ray cluster, which have neuralpower installed; raises InputError."""
     try:
         import ray
@@ -537,9 +553,9 @@ def _on_ray(calls: Sequence[tuple[_Wanted, Candidate, float]]) -> Generator[Answ
 class _Kept:
     """A file with a line for each simulated candidate of the same question."""
 
-    def __init__(self, path: Path | None, wanted: _Wanted) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         """Read what is there; raises InputError for a file of something else."""
-        self.path = path
+        self.path = path = wanted.keep
         asked = {
             "model": wanted.model,
             "targets": [str(one) for one in wanted.targets],

@@ -297,16 +297,15 @@ class _Rank:
     def plan(self) -> _Flight:
         """The next step, which may be empty."""
         state = self.state
-        tokens = self.policy.plan(state).tokens
-        requests = np.fromiter(tokens, dtype=np.int64, count=len(tokens))
-        new = np.fromiter(tokens.values(), dtype=np.int64, count=len(tokens))
+        planned = self.policy.plan(state)
+        requests, new = planned.requests, planned.tokens
+        if not len(requests):
+            return _Flight(requests, new, requests, None, 0.0, 0.0, 0.0, (), 0)
         held, made = state.computed[requests], state.made[requests]
         left = state.prompt[requests] + made - held
-        if not len(requests):
-            return _Flight(requests, new, held, None, 0.0, 0.0, 0.0, (), 0)
         reads = (made == 0) | (left > 1)
         contexts, gets, chunks, ending = held, None, tuple[tuple[int, int], ...](), 0
-        if reads.any():
+        if np.count_nonzero(reads):
             contexts, gets = held[~reads], ~reads | (new == left)
             chunks = tuple(zip(new[reads].tolist(), held[reads].tolist(), strict=True))
             ending = int((gets & reads).sum())
@@ -332,7 +331,7 @@ class _Rank:
         self.batch_s += seconds * len(requests)
         if self.engine.stages > 1:
             state.flying.difference_update(requests.tolist())
-        computed, gives = flight.new, np.ones(len(requests), dtype=np.int64)
+        computed, gives = flight.new, np.ones_like(flight.new)
         if self.engine.draft:
             gives[~flight.reads] += self._accepted(decodes)
             gives = np.minimum(gives, self.workload.output[requests] - state.made[requests])
@@ -341,7 +340,15 @@ class _Rank:
         self.tokens += int(computed.sum())
         if flight.gets is None:
             return self._give(requests, gives, now)
+        self._reads(requests[flight.gets & flight.reads], now)
         return self._give(requests[flight.gets], gives[flight.gets], now)
+
+    def _reads(self, requests: Array, now: float) -> None:
+        """Note the first tokens of those of some requests that had none."""
+        fresh = requests[self.state.made[requests] == 0]
+        self.first_s[fresh] = self.latest_s[fresh] = now  # a gap of 0, which does not count
+        for request in fresh.tolist() if self.state.names else ():
+            self.state.read(request)
 
     def _accepted(self, count: int) -> Array:
         """[count] drafted tokens that are accepted, one after the other."""
@@ -353,24 +360,19 @@ class _Rank:
 
     def _give(self, requests: Array, tokens: Array, now: float) -> int:
         """Give requests their next tokens; those with their last one end."""
-        state, output = self.state, self.workload.output
-        fresh = requests[state.made[requests] == 0]
-        if len(fresh):
-            self.first_s[fresh] = self.latest_s[fresh] = now  # a gap of 0, which does not count
-            for request in fresh.tolist() if state.names else ():
-                state.read(request)
+        state = self.state
         self.gaps.append(now - self.latest_s[requests])
         self.latest_s[requests] = now
-        state.made[requests] += tokens
-        ended = requests[state.made[requests] >= output[requests]]
+        made = state.made[requests] + tokens
+        state.made[requests] = made
+        ended = requests[made >= self.workload.output[requests]]
         if len(ended):
             self.last_s[ended] = now
-            gone = set(ended.tolist())
-            state.running = [request for request in state.running if request not in gone]
-            for request in gone:
+            state.running = state.running[np.isnan(self.last_s[state.running])]
+            for request in ended.tolist():
                 state.ends(request)
             if self.workload.users:
-                waiting = np.flatnonzero(np.isinf(self.arrival_s))[: len(gone)]
+                waiting = np.flatnonzero(np.isinf(self.arrival_s))[: len(ended)]
                 self.arrival_s[waiting] = now
         return len(ended)
 

@@ -13,7 +13,7 @@ graph runs as many tokens as it was captured for, and above the largest one the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,17 +55,21 @@ class Table:
     counts: Array  # [rows]
     cached: Array  # [columns]
     values: Array  # [rows, columns]
+    _rows: dict[int, Array] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by count, as they occur
 
     def row(self, count: int) -> Array:
         """[columns] at a count: the mean of the two rows about it, by their distance."""
-        at = min(int(np.searchsorted(self.counts, count)), len(self.counts) - 1)
-        if self.counts[at] == count or not at:
-            return np.asarray(self.values[at])
-        low, high = self.counts[at - 1], self.counts[at]
-        share = (count - low) / (high - low)
-        return np.asarray(self.values[at - 1] * (1 - share) + self.values[at] * share)
+        if count not in self._rows:
+            at = min(int(np.searchsorted(self.counts, count)), len(self.counts) - 1)
+            low, high = self.counts[max(at - 1, 0)], self.counts[at]
+            share = (count - low) / (high - low) if low < count < high else 1.0
+            self._rows[count] = self.values[at - 1] * (1 - share) + self.values[at] * share
+        return self._rows[count]
 
 
+@dataclass(eq=False)
 class StepTimes:
     """The times of steps, or what one device draws in them.
 
@@ -81,28 +85,27 @@ class StepTimes:
         known: what has been priced, for times and joules.
     """
 
-    def __init__(
-        self,
-        surface: StepSurface,
-        *,
-        budget: int,
-        requests: int,
-        longest: int,
-        joules: str | None = None,
-        graphs_prompts: bool = True,
-        verified: int = 0,
-        drafter: StepTimes | None = None,
-        known: Tables | None = None,
-    ) -> None:
-        self.surface, self.joules = surface, joules
-        self.budget, self.requests, self.longest = budget, requests, longest
-        self.drafter, self.each = drafter, 1 + verified
-        self.known: Tables = {} if known is None else known
+    surface: StepSurface
+    budget: int
+    requests: int
+    longest: int
+    joules: str | None = None
+    graphs_prompts: bool = True
+    verified: int = 0
+    drafter: StepTimes | None = None
+    known: Tables = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Work out what all steps share. Raises InputError for a device without a sheet."""
+        surface, self.each = self.surface, 1 + self.verified
         ranks = surface.layout.tensor * surface.layout.data
         self.skew = SKEW * float(np.interp(ranks, list(SLOWEST), list(SLOWEST.values())))
-        self.sizes = np.array(captured_sizes(min(2 * requests, surface.captured)), dtype=int)
+        self.sizes = np.array(captured_sizes(min(2 * self.requests, surface.captured)), dtype=int)
         largest = int(self.sizes.max(initial=0))
-        self.graphed = {False: largest, True: largest if graphs_prompts else 0}  # tokens, by: reads prompts
+        self.graphed = {
+            False: largest,
+            True: largest if self.graphs_prompts else 0,
+        }  # tokens, by: reads prompts
         self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----
@@ -197,7 +200,7 @@ class StepTimes:
             float(np.interp(held, self.chunks.cached, self.chunks.row(new))) for new, held in chunks
         )
         shared = float(self.prompt_tokens_s(tokens) + self.ends_s[count + ending])
-        requests = self.beside_s(contexts, reading) if count else reading
+        requests = self.beside_s(contexts, chunks, reading) if count else reading
         return self._launched(tokens, shared + (1 + self.skew) * requests, reads=True)
 
     def _launched(self, tokens: int, seconds: float, *, reads: bool) -> float:
@@ -212,9 +215,9 @@ class StepTimes:
             self.laws.cold_s(contexts) * self._ratio,
         )
 
-    def beside_s(self, contexts: Array, reading_s: float) -> float:
+    def beside_s(self, contexts: Array, chunks: Sequence[tuple[int, int]], reading_s: float) -> float:
         """Attention and scans of prompts, which take `reading_s` alone, and of decodes next to them."""
-        return self.laws.mixed_s(contexts, reading_s, self.decodes_s(contexts), self._ratio)
+        return self.laws.mixed_s(contexts, chunks, reading_s, self.decodes_s(contexts), self._ratio)
 
     @cached_property
     def _ratio(self) -> float:

@@ -158,11 +158,12 @@ def traffic(
     replicas: int = 1,
     targets: Sequence[Target] = (),
 ) -> Traffic:
-    """Serve a workload, expected and at both bounds; `rate` is what it was drawn at.
+    """Serve a workload, expected and at both bounds; `rate` is what it was drawn at, by default its mean.
 
     Raises:
         InputError: a request that the cache cannot hold.
     """
+    rate = workload.rate if rate is None else rate
     served = deployment.serves(workload, replicas)
     value = deployment.seen(served, workload, rate, replicas=replicas, targets=targets, parts=True)
     low, high = (

@@ -1,14 +1,14 @@
 """Requests as they arrive: drawn at a rate, kept at a number of users, or read from a file.
 
-Files: CSV or JSON lines. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake,
-BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, all others are seconds or dates.
+Files: CSV, JSON lines or a JSON list. Columns are known by the names of vLLM's and LLMServingSim's logs,
+Mooncake, BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, others in seconds or dates.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,8 @@ from neuralpower.errors import InputError
 
 Array = np.ndarray
 MOST_REQUESTS = 2_000_000
-NAMED, MOST_NAMED = 512, 2**20  # tokens that a hash of Mooncake's traces names, and that any may
+NAMED = 512  # tokens that a hash of Mooncake's traces names
+LEAST_NAMED, MOST_NAMED = 16, 2**20  # that any may: from a block of engines' caches on
 ARRIVAL = {
     "arrival_s": 1.0,
     "arrival": 1.0,
@@ -61,6 +62,12 @@ class Workload:
         """Number of requests."""
         return len(self.prompt)
 
+    @property
+    def rate(self) -> float | None:
+        """Requests per second that arrive, in the mean; None where they come at no rate."""
+        span = 0.0 if self.users else float(self.arrival_s[-1])
+        return (self.count - 1) / span if span else None
+
     def shared(self, among: int) -> list[Workload]:
         """What each of several gets, in turn: none of those without a request, or without a user."""
         most = min(among, self.count, self.users or among)
@@ -86,48 +93,32 @@ def drawn(
     count: int,
     prompt: int,
     output: int,
-    *,
-    rate: float | None = None,
-    users: int = 0,
+    rate: float,
     burstiness: float = 1.0,
     spread: float = 0.0,
     seed: int = 0,
 ) -> Workload:
-    """Draw requests.
+    """Draw requests that arrive at a rate.
 
     Args:
         count: requests.
         prompt: tokens of each prompt, in the mean.
         output: tokens of each answer, in the mean.
-        rate: requests per second; None with `users`.
-        users: of a closed loop.
+        rate: requests per second.
         burstiness: shape of the gamma distribution of gaps: 1 is a Poisson process, below 1 burstier,
             infinite a constant rate.
         spread: lengths are drawn evenly from 1 - spread to 1 + spread of the mean.
         seed: of the draw.
 
     Raises:
-        InputError: numbers out of their ranges, or both or none of `rate` and `users`.
+        InputError: numbers out of their ranges.
     """
-    if (rate is None) == (users == 0):
-        raise InputError("traffic needs a rate (requests per second) or users (of a closed loop), not both")
-    if rate is not None and not (np.isfinite(rate) and rate > 0):
+    if not (np.isfinite(rate) and rate > 0):
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
-    if users < 0:
-        raise InputError(f"users {users}: 1 or more")
     if not burstiness > 0:
         raise InputError(f"burstiness {burstiness:g}: above 0; 1 is a Poisson process, inf a constant rate")
-    if not 0 <= spread < 1:
-        raise InputError(f"spread {spread:g}: from 0 to below 1")
     random = np.random.default_rng(seed)
-    prompts, outputs = (
-        np.maximum(1, np.rint(mean * random.uniform(1 - spread, 1 + spread, count))).astype(np.int64)
-        if spread
-        else np.full(count, mean, dtype=np.int64)
-        for mean in (prompt, output)
-    )
-    if rate is None:
-        return Workload(np.zeros(0), prompts, outputs, users)
+    prompts, outputs = _lengths(random, count, (prompt, output), spread)
     gaps = (
         np.full(count, 1 / rate)
         if np.isinf(burstiness)
@@ -137,40 +128,72 @@ def drawn(
     return Workload(arrival, prompts, outputs)
 
 
-def requested(
-    *,
-    rate: float | None = None,
-    users: int | None = None,
-    trace: str | Path | None = None,
-    input: int = 1024,
-    output: int = 256,
-    requests: int | None = None,
-    scale: float = 1.0,
-    **draw: Any,
-) -> Workload:
-    """The requests that a command or a call asks for; without rate, users and trace, one a second.
+def looped(count: int, prompt: int, output: int, users: int, spread: float = 0.0, seed: int = 0) -> Workload:
+    """Draw requests of users who send the next one when the last one has ended; as `drawn`."""
+    if users < 1:
+        raise InputError(f"users {users}: 1 or more")
+    lengths = _lengths(np.random.default_rng(seed), count, (prompt, output), spread)
+    return Workload(np.zeros(0), *lengths, users)
 
-    Raises:
-        InputError: two of rate, users and trace; as `drawn` and `read`.
-    """
-    given = [name for name, way in (("rate", rate), ("users", users), ("trace", trace)) if way is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
-    for name, tokens in (("input", input), ("output", output), ("requests", requests), ("users", users)):
-        if tokens is not None and tokens < 1:
-            raise InputError(f"{name} {tokens}: 1 or more")
-    if trace is not None:
-        return read(Path(trace), scale=scale, first=requests)
-    arrives = None if users else 1.0 if rate is None else rate
-    usual = max(256, 8 * (users or 0), round(60 * arrives) if arrives and np.isfinite(arrives) else 0)
-    return drawn(requests or usual, input, output, rate=arrives, users=users or 0, **draw)
+
+def _lengths(
+    random: np.random.Generator, count: int, means: tuple[int, int], spread: float
+) -> tuple[Array, Array]:
+    """(tokens of prompts, tokens of answers), each [requests]; raises InputError."""
+    if not 0 <= spread < 1:
+        raise InputError(f"spread {spread:g}: from 0 to below 1")
+    prompts, outputs = (
+        np.maximum(1, np.rint(mean * random.uniform(1 - spread, 1 + spread, count))).astype(np.int64)
+        if spread
+        else np.full(count, mean, dtype=np.int64)
+        for mean in means
+    )
+    return prompts, outputs
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The requests that a command or a call asks for; without rate, users and trace, one a second."""
+
+    rate: float | None = None
+    users: int | None = None
+    trace: str | Path | None = None
+    input: int = 1024
+    output: int = 256
+    requests: int | None = None
+    scale: float = 1.0
+    burstiness: float = 1.0
+    spread: float = 0.0
+    seed: int = 0
+
+    def workload(self) -> Workload:
+        """Draw or read them.
+
+        Raises:
+            InputError: two of rate, users and trace; as `drawn`, `looped` and `read`.
+        """
+        given = [name for name in ("rate", "users", "trace") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
+        for name in ("input", "output", "requests", "users"):
+            if (tokens := getattr(self, name)) is not None and tokens < 1:
+                raise InputError(f"{name} {tokens}: 1 or more")
+        if self.trace is not None:
+            return read(Path(self.trace), scale=self.scale, first=self.requests)
+        means = self.input, self.output
+        if self.users:
+            count = self.requests or max(256, 8 * self.users)
+            return looped(count, *means, self.users, self.spread, self.seed)
+        rate = 1.0 if self.rate is None else self.rate
+        count = self.requests or max(256, round(60 * rate) if np.isfinite(rate) else 0)
+        return drawn(count, *means, rate, self.burstiness, self.spread, self.seed)
 
 
 def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workload:
     """Read requests from a file.
 
     Args:
-        path: CSV with a header, or JSON lines.
+        path: CSV with a header, JSON lines, or a JSON list.
         scale: arrivals come this many times as fast.
         first: take the first requests only.
 
@@ -205,15 +228,15 @@ def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workloa
 
 def _part(path: Path, prompts: Sequence[int], names: Sequence[Sequence[int]]) -> int:
     """Tokens that a hash names: as all lines allow; raises InputError for a line that contradicts others."""
-    low, high = 1, MOST_NAMED
+    low, high = LEAST_NAMED, MOST_NAMED
     for number, (tokens, some) in enumerate(zip(prompts, names, strict=True), 1):
         if not some:
             continue
         least, most = -(-tokens // len(some)), (tokens - 1) // (len(some) - 1) if len(some) > 1 else high
         if max(low, least) > min(high, most):
             raise InputError(
-                f"{path}, request {number}: {len(some)} hash_ids contradict its length of {tokens}: "
-                f"those above name {low} to {high} tokens each; correct the length or the hash_ids"
+                f"{path}, request {number}: {len(some)} hash_ids contradict its length of {tokens}: each "
+                f"names {low} to {high} tokens, by the requests above; correct the length or the hash_ids"
             )
         low, high = max(low, least), min(high, most)
     return NAMED if low <= NAMED <= high else low
@@ -225,11 +248,11 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}; give a CSV or JSON lines") from error
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith(("{", "[")):
         lines = csv.DictReader(text.splitlines())
         yield from ((lines.line_num, row) for row in lines)
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_lines(text), 1):
         if not line.strip():
             continue
         try:
@@ -241,6 +264,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
+def _lines(text: str) -> list[str]:
+    """Lines of JSON; of a list, one for each of its values."""
+    try:
+        return list(map(json.dumps, json.loads(text))) if text.lstrip().startswith("[") else text.splitlines()
+    except ValueError:
+        return text.splitlines()
+
+
 def _names(given: Any, where: str) -> tuple[int, ...]:
     """The names of a prompt's parts; raises InputError."""
     try:
@@ -250,10 +281,18 @@ def _names(given: Any, where: str) -> tuple[int, ...]:
         raise InputError(f"{where}: hash_ids {given!r:.40}: a list of whole numbers") from error
 
 
-def _arrival(row: Mapping[str, Any], where: str) -> float:
-    name = next((name for name in ARRIVAL if row.get(name) not in (None, "")), None)
+def _column(row: Mapping[str, Any], names: Iterable[str], what: str, where: str) -> str:
+    """The column that has a value; raises InputError."""
+    known = [name for name in names if name in row]
+    name = next((name for name in known if row[name] not in (None, "")), None)
     if name is None:
-        raise InputError(f"{where}: no arrival; name its column one of {', '.join(ARRIVAL)}")
+        way_out = f"fill {known[0]}" if known else f"name its column one of {', '.join(names)}"
+        raise InputError(f"{where}: no {what}; {way_out}")
+    return name
+
+
+def _arrival(row: Mapping[str, Any], where: str) -> float:
+    name = _column(row, ARRIVAL, "arrival", where)
     value = row[name]
     try:
         seconds = float(value) * ARRIVAL[name]
@@ -268,9 +307,7 @@ def _arrival(row: Mapping[str, Any], where: str) -> float:
 
 
 def _length(row: Mapping[str, Any], names: Sequence[str], where: str) -> int:
-    name = next((name for name in names if row.get(name) not in (None, "")), None)
-    if name is None:
-        raise InputError(f"{where}: no length; name its column one of {', '.join(names)}")
+    name = _column(row, names, "length", where)
     try:
         value = float(row[name])
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.prediction.measured import Measurement
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.served_type import served_type
-from neuralpower.serving.deployment import deployed
+from neuralpower.serving.deployment import Setup
 from tests.program import run
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&vocab_size=128&num_attention_heads=4"
@@ -82,7 +82,7 @@ ASKED: dict[str, Callable[[str], str]] = {  # each function -> the dtype in whic
     "sweep": lambda device: neuralpower.sweep(GPT2, device=device, **STEP).points[0].dtype,
     "compare": lambda device: _type_in(neuralpower.compare(GPT2, GPT2, device=device, **STEP).about),
     "parallel": lambda device: neuralpower.parallel(GPT2, devices=f"2x{device}", **STEP).wanted.request.dtype,
-    "traffic": lambda device: deployed(GPT2, neuralpower.load(device).predictor).surface.dtype,
+    "traffic": lambda device: Setup(GPT2, neuralpower.load(device).predictor).deployed().surface.dtype,
     "evaluate --measured": lambda device: _measured(device),
 }
 SAID = {  # each command that says in which dtype it answers

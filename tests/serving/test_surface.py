@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import neuralpower
+from neuralpower.devices.layout import ONE
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
-from neuralpower.serving.deployment import deployed, with_link
+from neuralpower.prediction.beside import BLOCK_S, SOFTMAX_S, Beside, Heads
+from neuralpower.serving.deployment import Setup, with_link
 from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
@@ -144,9 +146,9 @@ def test_a_link_carries_what_is_said_of_it() -> None:
 
 def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> None:
     predictor = neuralpower.load("l40s").predictor
-    deployment = deployed(
+    deployment = Setup(
         MODELS["dense"], predictor, longest=1_024, host_s=(0.0, 0.0), budget=256, requests=16
-    )
+    ).deployed()
     workload = drawn(120, 256, 32, rate=50.0, spread=0.3)
     found = traffic(deployment, workload, rate=50.0)
     for measure in ("ttft_s", "tpot_s", "latency_s"):
@@ -171,26 +173,29 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
 @pytest.mark.full  # two devices, each at many rates
 def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
     from neuralpower.devices.spec import find_spec
-    from neuralpower.serving.plan import plan
+    from neuralpower.serving.plan import Wanted, plan
 
     devices = [find_spec(name) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
-    how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
+    how: dict[str, Any] = {"layouts": (ONE,)}
+    how["how"] = {"host_s": (0.0, 0.0), "budget": 256, "requests": 16}
     prices = {devices[0].slug: 1.0, devices[1].slug: 1.5}
-    found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    found = plan(
+        Wanted(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    )
     assert {choice.device for choice in found.choices} == {spec.slug for spec in devices}
     costs = [choice.cost or 0.0 for choice in found.choices]
     assert costs == sorted(costs)
     dear = {devices[0].slug: 1.0, devices[1].slug: 100.0}
-    cheap = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how)
+    cheap = plan(Wanted(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how))
     assert len(cheap.choices) == 1 and "not simulated" in cheap.skipped[0][1]
     for choice in found.choices:
         assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
-    none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
+    none = plan(Wanted(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how))
     assert not none.choices and "misses its target" in none.skipped[0][1]
     for rate, promise, by in ((0.0, targets, "devices"), (1.0, (), "devices"), (1.0, targets, "cost")):
         with pytest.raises(InputError):
-            plan(MODELS["dense"], workload, rate, promise, devices, by=by, **how)
+            plan(Wanted(MODELS["dense"], workload, rate, promise, devices, by=by, **how))
 
 
 def test_targets_are_read_and_broken_ones_refused() -> None:
@@ -218,6 +223,23 @@ def test_a_step_is_predicted_as_the_surface_prices_it(name: str) -> None:
         assert alone.runtime_s.value == pytest.approx(found.runtime_s[i], rel=5e-3)
         assert alone.batch_size == sum(map(len, requests))
         assert alone.coverage <= 1
+
+
+def test_decodes_next_to_a_prompt_run_in_waves_of_tiles_until_memory_is_slower() -> None:
+    heads = Heads(query=32, keys=8, size=128, width=512.0, window=0, layers=1.0)
+    laws = Beside((heads,), ((4096.0, 0),), 1e12, 128, packs=False, flops_per_s=165e12, cache_bytes=75e6)
+
+    def takes(count: int, held: int) -> float:
+        return laws.mixed_s(np.full(count, held), ((16, 0),), 0.0, 0.0)
+
+    tile = 4 * 64 * 128 * 128 / (165e12 / 128) + 128 * SOFTMAX_S
+    assert takes(1, 4_000) == takes(3, 4_000) == pytest.approx(BLOCK_S + 32 * tile)  # 128 blocks: one wave
+    assert takes(8, 4_000) > 1.9 * takes(3, 4_000)
+    moved = 4 * 4096.0 * 128 * 16_000 / 1e12  # no head of a key finds what others have read
+    assert takes(128, 16_000) == pytest.approx(moved, rel=0.05)
+    assert laws.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.0) >= 1.0  # no less than the prompt alone
+    packed = replace(laws, packs=True)
+    assert packed.mixed_s(np.full(4, 64), ((512, 0),), 1.0, 0.5) == 1.5
 
 
 def test_a_step_whose_decodes_run_in_the_prompts_kernel_says_so_in_a_row() -> None:

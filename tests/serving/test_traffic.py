@@ -23,13 +23,13 @@ from neuralpower.networks.phases import Step
 from neuralpower.prediction.explore.outcomes import Pool
 from neuralpower.report.page import html_text
 from neuralpower.report.results.served import plan_page, plan_table, traffic_page, traffic_table
-from neuralpower.serving.deployment import Deployment, deployed
+from neuralpower.serving.deployment import Deployment, Setup
 from neuralpower.serving.load import Target
 from neuralpower.serving.plan import Interrupted, _tried
 from neuralpower.serving.policies import host_of
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import Traffic, served_at
-from neuralpower.serving.workload import drawn
+from neuralpower.serving.workload import drawn, looped
 
 SMALL = (
     "transformers:LlamaForCausalLM?num_hidden_layers=2&vocab_size=5000&hidden_size=256"
@@ -46,7 +46,7 @@ ASKED |= {"max_num_batched_tokens": 256, "max_num_seqs": 16}
 
 @functools.cache
 def deployment(**more: Any) -> Deployment:
-    return deployed(SMALL, neuralpower.load("h100-sxm").predictor, **SIZES, **more)
+    return Setup(SMALL, neuralpower.load("h100-sxm").predictor, **SIZES, **more).deployed()
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def test_prompts_on_devices_of_their_own_keep_decodes_even() -> None:
     (served,) = apart.serves(workload)
     assert np.isfinite(served.last_s).all() and (served.last_s >= served.first_s).all()
     with pytest.raises(InputError, match="leave the users out"):
-        apart.serves(drawn(8, 16, 4, users=2))
+        apart.serves(looped(8, 16, 4, users=2))
 
 
 def test_a_drafting_model_takes_time_and_memory() -> None:
@@ -105,7 +105,7 @@ def test_a_drafting_model_takes_time_and_memory() -> None:
     plain, quick, slow = (one.load(workload, 50.0).tpot_s["mean"] for one in (deployment(), free, drafted))
     assert quick < plain and quick < slow
     with pytest.raises(InputError, match="--draft-tokens 3"):
-        deployed(SMALL, neuralpower.load("h100-sxm").predictor, drafts=SMALL, **SIZES)
+        Setup(SMALL, neuralpower.load("h100-sxm").predictor, drafts=SMALL, **SIZES).deployed()
 
 
 def test_ranks_of_data_are_of_mixtures_and_stages_share_a_step() -> None:
@@ -117,7 +117,7 @@ def test_ranks_of_data_are_of_mixtures_and_stages_share_a_step() -> None:
     )
     assert mixed.devices == 2 and mixed.value.requests == 60
     layout = Layout(pipeline=2)
-    piped = deployed(SMALL, predictor, layout=layout, cluster=cluster_of("2xh100-sxm"), **SIZES)
+    piped = Setup(SMALL, predictor, layout=layout, cluster=cluster_of("2xh100-sxm"), **SIZES).deployed()
     assert piped.engine.stages == 2 and piped.devices == 2
     assert piped.load(drawn(40, 64, 8, rate=50.0), 50.0).requests == 40
 
@@ -188,7 +188,7 @@ def test_a_plan_tries_weights_and_stages_and_says_what_it_has_when_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {**ASKED, "rate": 3_000, "sla": "ttft=50ms@p90", "devices": "h100-sxm"}
-    asked |= {"tensor_parallel": "1", "pipeline_parallel": "1,2", "weights": "none,fp8"}
+    asked |= {"tensor_parallel": "1", "pipeline_parallel": "1,2", "weights": "none,fp8", "requests": 20}
     found = neuralpower.plan(SMALL, **asked)
     tried = {(c.layout.pipeline, c.candidate.weights) for c in found.choices}
     assert tried == {(1, None), (1, "fp8"), (2, None), (2, "fp8")}
@@ -279,7 +279,7 @@ def test_a_version_of_an_engine_has_the_host_of_its_time() -> None:
     more = {"longest": 1_024, "budget": 256, "requests": 16}
     predictor = neuralpower.load("h100-sxm").predictor
     engines = [
-        deployed(SMALL, predictor, options={"engine_version": version}, **more).engine
+        Setup(SMALL, predictor, options={"engine_version": version}, **more).deployed().engine
         for version in ("0.12.0", "0.19.0")
     ]
     assert [engine.overlaps for engine in engines] == [False, True]
@@ -290,17 +290,21 @@ def test_a_rate_that_is_not_held_is_told_with_the_highest_and_what_limits_it() -
     alone = deployment().load(drawn(1, 256, 64, rate=1.0), 1.0).ttft_s["p95"]
     limits = {
         "compute": (deployment(), ()),
-        "the pool": (replace(deployment(), engine=replace(deployment().engine, blocks=60)), ()),
+        "the pool": (replace(deployment(), engine=replace(deployment().engine, blocks=40)), ()),
         "the promise: at": (deployment(), (Target("ttft_s", 1.5 * alone),)),
     }
     for said, (about, targets) in limits.items():
-        found = served_at(
-            about, drawn(200, 256, 64, rate=1.0).at_rate(9_000.0), rate=9_000.0, targets=targets
-        )
+        found = served_at(about, drawn(60, 256, 64, rate=1.0).at_rate(9_000.0), rate=9_000.0, targets=targets)
         (note,) = [note for note in found.notes if "more than this holds: at most" in note]
         assert f"what limits it is {said}" in note
     easy = served_at(deployment(), drawn(20, 64, 4, rate=1.0), rate=1.0)
     assert not any("more than this holds" in note for note in easy.notes)
+
+
+def test_requests_of_a_file_come_at_their_mean_rate_and_users_at_none() -> None:
+    listed = drawn(21, 64, 4, rate=1.0, burstiness=np.inf)
+    assert "1 requests/s: 21 requests" in traffic_table(served_at(deployment(), listed))
+    assert "closed loop: 21 requests" in traffic_table(served_at(deployment(), looped(21, 64, 4, users=2)))
 
 
 def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
@@ -343,6 +347,10 @@ def test_a_plan_says_what_a_token_costs_on_each_device() -> None:
     assert free.each.price is None and free.each.carbon_g is not None
     text = plan_table(found)
     assert "EUR" in text and "g CO2e per 1M" in text
+    hour = (dear.cost or 0.0, "its price is not known: the budget is")
+    for budget, why in ((hour[0], hour[1]), (0.9 * hour[0], "it takes 3.60 an hour or more: the budget is")):
+        within = neuralpower.plan(SMALL, **asked, budget=f"{budget}/h")
+        assert len(within.choices) == (budget == hour[0]) and any(why in said for _, said in within.skipped)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +364,11 @@ def test_a_plan_says_what_a_token_costs_on_each_device() -> None:
             "price 'h100-sxm': write a positive price",
         ),
         ({"rate": -5, "sla": "ttft=1s", "devices": "h100-sxm"}, "rate -5"),
+        ({"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "budget": "50/h"}, "a budget needs prices"),
+        (
+            {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "price": 2, "budget": "-3/h"},
+            "budget -3/h: money for an hour",
+        ),
         (
             {"rate": 5, "sla": "ttft=1s", "devices": "h100-sxm", "currency": "EUR"},
             "--currency EUR: no --price",
@@ -374,19 +387,23 @@ def test_a_deployment_is_kept_on_the_disk_and_traced_once(
     monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path))
     predictor = neuralpower.load("h100-sxm").predictor
     workload = drawn(30, 64, 8, rate=50.0)
-    first = deployed(MIXTURE, predictor, **SIZES)
-    monkeypatch.setattr("neuralpower.serving.deployment._formed", lambda *_: pytest.fail("traced again"))
-    again = deployed(MIXTURE, predictor, **SIZES)
+    first = Setup(MIXTURE, predictor, **SIZES).deployed()
+    monkeypatch.setattr(
+        "neuralpower.serving.deployment.Setup._formed", lambda *_: pytest.fail("traced again")
+    )
+    again = Setup(MIXTURE, predictor, **SIZES).deployed()
     assert again.surface.prompts == first.surface.prompts and again.surface.decodes == first.surface.decodes
     assert again.engine == first.engine and again.cache_bytes == first.cache_bytes
     assert again.load(workload, 50.0).latency_s == first.load(workload, 50.0).latency_s
-    other = deployed(
+    other = Setup(
         MIXTURE, neuralpower.load("h200").predictor, **SIZES
-    )  # another device has the same forms
+    ).deployed()  # another device has the same forms
     assert other.surface.decodes == first.surface.decodes and other.engine.blocks > first.engine.blocks
     assert other.load(workload, 50.0).latency_s != first.load(workload, 50.0).latency_s
     with pytest.raises(pytest.fail.Exception, match="traced again"):
-        deployed(MIXTURE, predictor, **SIZES, layout=Layout(tensor=2), cluster=cluster_of("2xh100-sxm"))
+        Setup(
+            MIXTURE, predictor, **SIZES, layout=Layout(tensor=2), cluster=cluster_of("2xh100-sxm")
+        ).deployed()
 
 
 def test_what_is_priced_is_kept_and_priced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +426,7 @@ def test_what_is_priced_is_kept_and_priced_once(tmp_path: Path, monkeypatch: pyt
 def test_a_cache_of_a_shorter_type_is_read_faster_and_holds_more() -> None:
     predictor = neuralpower.load("h100-sxm").predictor
     usual, short, said = (
-        deployed(SMALL, predictor, options={"cache_dtype": name}, **SIZES)
+        Setup(SMALL, predictor, options={"cache_dtype": name}, **SIZES).deployed()
         for name in ("auto", "fp8", "bfloat16")
     )
     step = [Step(contexts=(32_000,) * 256)]
@@ -423,7 +440,7 @@ def test_steps_of_several_layouts_priced_at_once_take_what_each_takes() -> None:
     predictor = neuralpower.load("h100-sxm").predictor
     steps = [Step(chunks=((300, 0),)), Step(contexts=(100, 900)), Step(contexts=(50,) * 20)]
     parts = [
-        deployed(name, predictor, **SIZES).surface
+        Setup(name, predictor, **SIZES).deployed().surface
         for name in (MIXTURE, MIXTURE.replace("layers=2", "layers=3"))
     ]
     for surface, found in zip(parts, priced([(one, steps) for one in parts]), strict=True):

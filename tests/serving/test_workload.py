@@ -21,6 +21,8 @@ FILES = {
     '{"timestamp": 1600, "input_length": 20, "output_length": 6, "hash_ids": [1]}\n',
     "bench.jsonl": '{"created_time": 1, "prompt_len": 10, "output_len": 5}\n\n'
     '{"created_time": 2.5, "prompt_len": 20, "output_len": 6}\n',
+    "list.json": '[{"arrival_s": 1, "input_tokens": 10, "output_tokens": 5},\n'
+    ' {"arrival_s": 2.5, "input_tokens": 20, "output_tokens": 6}]\n',
 }
 
 
@@ -31,6 +33,7 @@ def test_requests_of_others_are_read(name: str, tmp_path: Path) -> None:
     assert found.arrival_s == pytest.approx([0, 1.5], abs=1e-5)
     assert found.prompt.tolist() == [10, 20] and found.output.tolist() == [5, 6]
     assert found.prefixes == (((1,), (1,)) if "mooncake" in name else ())
+    assert found.rate == pytest.approx(1 / 1.5, rel=1e-4)
     assert read(tmp_path / name, scale=3.0, first=1).count == 1
     assert read(tmp_path / name, scale=3.0).arrival_s == pytest.approx([0, 0.5], abs=1e-5)
 
@@ -46,10 +49,22 @@ def test_requests_of_others_are_read(name: str, tmp_path: Path) -> None:
         ("arrival_s,input_toks,output_toks\n3,5,2\n1,5,2\n", "line 3: arrives before"),
         ("arrival_s,input_toks,output_toks\n-3,5,2\n", "line 2: arrival_s -3"),
         ("arrival_s,input_toks,output_toks\nnoon,5,2\n", "line 2: arrival_s 'noon' is not a time"),
-        ("arrival_s,input_toks\n0,5\n", "line 2: no length"),
+        ("arrival_s,input_toks\n0,5\n", "line 2: no length; name its column"),
+        ("arrival_s,input_toks,output_toks\n0,5,2\n1,5\n", "line 3: no length; fill output_toks"),
         ("input_toks,output_toks\n5,5\n", "line 2: no arrival"),
         ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"timestamp": 1', "line 2: is not JSON"),
         ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n[1]\n', "line 2: is not an object"),
+        ('[{"timestamp": 0, "input_length": 5, "output_length": 2}, 3]', "line 2: is not an object"),
+        ('[{"timestamp": 0,', "line 1: is not JSON"),
+        (
+            '{"timestamp": 0, "input_length": 10, "output_length": 2, "hash_ids": [1, 2, 3, 4]}',
+            "request 1: 4 hash_ids contradict its length of 10",
+        ),
+        (
+            '{"timestamp": 0, "input_length": 900, "output_length": 2, "hash_ids": [1, 2]}\n'
+            '{"timestamp": 0, "input_length": 900, "output_length": 2, "hash_ids": [1, 2, 3]}',
+            "request 2: 3 hash_ids contradict its length of 900: each names 450 to 899 tokens",
+        ),
     ],
 )
 def test_a_broken_line_is_told_by_its_number(text: str, said: str, tmp_path: Path) -> None:

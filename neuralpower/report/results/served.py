@@ -9,7 +9,7 @@ from neuralpower.prediction.footprint import Each
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.glance import lines_of
 from neuralpower.report.grid import grid, note_lines
-from neuralpower.report.number_format import many, plain, quantity, share
+from neuralpower.report.number_format import counted, many, plain, quantity, share
 from neuralpower.report.page import Page, Section, Table
 from neuralpower.serving.load import POINTS, Load
 from neuralpower.serving.plan import Choice, Plan
@@ -41,7 +41,7 @@ def _head(found: Traffic) -> Iterator[str]:
         arrive = (
             f"{load.rate:.3g} requests/s is the highest rate that holds {', '.join(map(str, found.targets))}"
         )
-    yield f"{arrive}: {load.requests:,} requests"
+    yield f"{arrive}: {counted(load.requests, 'request')}"
     yield (
         f"{load.tokens_per_s:,.0f} tokens/s ({load.tokens_per_s / found.devices:,.0f} per device), "
         f"{load.requests_per_s:.3g} answers/s"

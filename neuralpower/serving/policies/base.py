@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.serving.pool import BlockPool
 
 Array = np.ndarray
+NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass
@@ -34,7 +35,7 @@ class State:
     named: int = 0  # tokens of such a part
     brought: Array | None = None  # tokens of each request that come with it from another engine
     waiting: deque[int] = field(default_factory=deque)
-    running: list[int] = field(default_factory=list)  # in the order of their admission
+    running: Array = field(default_factory=lambda: NONE)  # in the order of their admission
     flying: set[int] = field(default_factory=set)  # of these: in a step that has not ended
     preemptions: int = 0
     recomputed: int = 0  # tokens
@@ -42,9 +43,11 @@ class State:
     _joined: dict[int, list[int]] = field(default_factory=dict)  # request -> names whose blocks it shares
 
     @property
-    def ready(self) -> list[int]:
+    def ready(self) -> Array:
         """Running requests that a step may take."""
-        return [one for one in self.running if one not in self.flying] if self.flying else self.running
+        if not self.flying:
+            return self.running
+        return self.running[[one not in self.flying for one in self.running.tolist()]]
 
     def needed(self, request: int) -> int:
         """Tokens that a request has to compute before it gets the next one."""
@@ -71,7 +74,7 @@ class State:
         """Admit a waiting request that computes `tokens` of those that the cache lacks."""
         if not self.takes(request, tokens):
             return False
-        self.running.append(request)
+        self.running = np.append(self.running, request)
         return True
 
     def finds(self, request: int) -> None:
@@ -130,7 +133,7 @@ class State:
 
     def preempts(self, request: int) -> None:
         """Stop a running request; it waits in front, and computes its tokens again."""
-        self.running.remove(request)
+        self.running = self.running[self.running != request]
         self.preemptions += 1
         self.recomputed += int(self.computed[request])
         self.leaves(request)
@@ -144,16 +147,19 @@ def _key(name: int) -> int:
     return -1 - name
 
 
-@dataclass
+@dataclass(frozen=True)
 class Planned:
-    """A step: the new tokens of each request in it."""
+    """A step: the requests in it, and the new tokens of each."""
 
-    tokens: dict[int, int] = field(default_factory=dict)
+    requests: Array = field(default_factory=lambda: NONE)
+    tokens: Array = field(default_factory=lambda: NONE)
 
-    @property
-    def total(self) -> int:
-        """New tokens of all."""
-        return sum(self.tokens.values())
+    def with_more(self, tokens: Mapping[int, int]) -> Planned:
+        """The step with further requests, and the new tokens of each."""
+        if not tokens:
+            return self
+        more = np.array(list(tokens.items()))
+        return Planned(*np.concatenate([np.stack([self.requests, self.tokens], 1), more]).T)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ fewest made tokens first. (python/sglang/srt/managers/schedule_policy.py, 0.5.)
 
 from __future__ import annotations
 
+import numpy as np
+
 from neuralpower.serving.policies.base import POLICIES, Host, Hosts, Planned, State
 
 RATIO = 0.7  # of an answer's tokens that are expected: init_new_token_ratio
@@ -23,7 +25,7 @@ class SGLang:
 
     def plan(self, state: State) -> Planned:
         """The next step."""
-        planned = Planned()
+        planned: dict[int, int] = {}
         budget = self._prompts(state, planned, state.budget)
         expected = round(RATIO * CLIPPED) * len(state.running)
         while state.waiting and budget > 0 and len(state.running) < state.most:
@@ -31,35 +33,40 @@ class SGLang:
             state.finds(request)
             tokens = min(state.asked(request), budget)
             room = state.pool.free * state.block - min(expected, state.pool.blocks * state.block // 4)
-            if state.running and state.needed(request) > room or not state.admits(request, tokens):
+            if len(state.running) and state.needed(request) > room or not state.admits(request, tokens):
                 state.leaves(request)
                 break
             state.waiting.popleft()
-            planned.tokens[request] = tokens
+            planned[request] = tokens
             state.reused += int(state.computed[request]) if not state.made[request] else 0
             budget -= tokens
-        return planned if planned.tokens else self._decodes(state)
+        return Planned().with_more(planned) if planned else self._decodes(state)
 
     @staticmethod
-    def _prompts(state: State, planned: Planned, budget: int) -> int:
+    def _prompts(state: State, planned: dict[int, int], budget: int) -> int:
         """Resume prompts that are read in part."""
-        for request in state.ready:
-            needed = state.needed(request)
-            reads = needed > 1 or not state.made[request]  # drafts come after the whole prompt
-            if reads and budget > 0 and state.takes(request, min(needed, budget)):
-                planned.tokens[request] = min(needed, budget)
-                budget -= planned.tokens[request]
+        ready = state.ready
+        made = state.made[ready]
+        needed = state.prompt[ready] + made - state.computed[ready]
+        for request in ready[(needed > 1) | (made == 0)].tolist():  # drafts come after the whole prompt
+            tokens = min(state.needed(request), budget)
+            if budget > 0 and state.takes(request, tokens):
+                planned[request] = tokens
+                budget -= tokens
         return budget
 
     @staticmethod
     def _decodes(state: State) -> Planned:
         """One token for each request."""
         each = 1 + state.draft
-        while sum(max(state.grows(request, each), 0) for request in state.ready) > state.pool.free:
-            state.preempts(min(state.ready, key=lambda request: int(state.made[request])))
-        for request in state.ready:
-            state.takes(request, each)
-        return Planned(dict.fromkeys(state.ready, each))
+        while True:
+            ready = state.ready
+            lacking = np.maximum(-(-(state.computed[ready] + each) // state.block) - state.held[ready], 0)
+            if state.pool.take(int(lacking.sum())):
+                break
+            state.preempts(int(ready[state.made[ready].argmin()]))
+        state.held[ready] += lacking
+        return Planned(ready, np.full(len(ready), each))
 
 
 POLICIES[SGLang.name] = SGLang

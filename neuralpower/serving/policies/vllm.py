@@ -25,8 +25,8 @@ class VLLM:
 
     def plan(self, state: State) -> Planned:
         """The next step."""
-        planned = Planned()
-        budget, preempted = self._running(state, planned)
+        planned, budget, preempted = self._running(state)
+        entered: dict[int, int] = {}
         while not preempted and state.waiting and budget > 0 and len(state.running) < state.most:
             request = state.waiting[0]
             state.finds(request)
@@ -36,49 +36,49 @@ class VLLM:
                 state.leaves(request)
                 break
             state.waiting.popleft()
-            planned.tokens[request] = tokens
+            entered[request] = tokens
             state.reused += int(state.computed[request]) if not state.made[request] else 0
             budget -= tokens
-        return planned
+        return planned.with_more(entered)
 
-    def _running(self, state: State, planned: Planned) -> tuple[int, bool]:
-        """Plan running requests; returns the budget that is left, and whether one was preempted."""
-        ready = state.ready
-        running = np.array(ready, dtype=int)
+    def _running(self, state: State) -> tuple[Planned, int, bool]:
+        """What running requests get, the budget that is left, and whether one was preempted."""
+        running = state.ready
         if not len(running):
-            return state.budget, False
-        need = state.prompt[running] + state.made[running] - state.computed[running]
+            return Planned(), state.budget, False
+        made, computed = state.made[running], state.computed[running]
+        tokens = state.prompt[running] + made - computed
         if state.draft:
-            need += state.draft * ((state.made[running] > 0) & (need == 1))
-        tokens = need
-        if need.sum() > state.budget:
-            tokens = np.clip(state.budget - (np.cumsum(need) - need), 0, need)
-        lacking = np.maximum(-(-(state.computed[running] + tokens) // state.block) - state.held[running], 0)
-        if state.pool.take(int(lacking.sum())):
-            state.held[running] += lacking
-            served = tokens > 0
-            planned.tokens = dict(zip(running[served].tolist(), tokens[served].tolist(), strict=True))
-            return state.budget - int(tokens.sum()), False
-        return self._one_by_one(state, planned)
+            tokens += state.draft * ((made > 0) & (tokens == 1))
+        if short := (needed := int(tokens.sum())) > state.budget:
+            tokens = np.clip(state.budget - (np.cumsum(tokens) - tokens), 0, tokens)
+        lacking = np.maximum(-(-(computed + tokens) // state.block) - state.held[running], 0)
+        if not state.pool.take(int(lacking.sum())):
+            return self._one_by_one(state)
+        state.held[running] += lacking
+        if short:
+            running, tokens = running[tokens > 0], tokens[tokens > 0]
+        return Planned(running, tokens), max(state.budget - needed, 0), False
 
-    def _one_by_one(self, state: State, planned: Planned) -> tuple[int, bool]:
+    def _one_by_one(self, state: State) -> tuple[Planned, int, bool]:
         """The same where blocks run out."""
         budget, at, preempted = state.budget, 0, False
+        planned: dict[int, int] = {}
         while at < len(ready := state.ready) and budget > 0:
-            request = ready[at]
+            request = int(ready[at])
             tokens = min(state.asked(request), budget)
             while not state.takes(request, tokens):
-                last = state.ready[-1]
+                last = int(state.ready[-1])
                 state.preempts(last)
                 preempted = True
-                budget += planned.tokens.pop(last, 0)
+                budget += planned.pop(last, 0)
                 if last == request:
                     break
             else:
-                planned.tokens[request] = tokens
+                planned[request] = tokens
                 budget -= tokens
                 at += 1
-        return budget, preempted
+        return Planned().with_more(planned), budget, preempted
 
 
 POLICIES[VLLM.name] = VLLM
