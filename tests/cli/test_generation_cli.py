@@ -180,7 +180,6 @@ def test_a_cache_that_grows_is_a_movement_of_its_own(elements: int) -> None:
         (((1, 8, 5, 64), (1, 8, 1, 64)), -2, "cat"),
         (((1, 992, 7, 7), (1, 32, 7, 7)), 1, "cat"),  # a dense block's
         (((1, 196, 768), (1, 1, 768)), 1, "cat"),  # an image's class token
-        (((1, 24, 4096, 64), (1, 24, 333, 64)), 2, "cat"),  # an image's tokens, and a text's
     ],
 )
 def test_only_caches_are_appended_to(shapes: tuple[tuple[int, ...], ...], dim: int, function: str) -> None:
