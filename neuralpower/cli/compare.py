@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_side, completed_models, split_layout
 from neuralpower.devices.cluster import is_cluster
 from neuralpower.devices.layout import layout_of
+from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 
@@ -166,4 +168,7 @@ def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
     """The predictor of a side; raises InputError."""
     if cluster is not None:
         return parsing.predictor(asked["predictor"], cluster.spec.slug)
+    if name and not asked["predictor"]:
+        with contextlib.suppress(InputError):  # of a device all that is known, not its file alone
+            return parsing.predictor(None, find_spec(name).slug)
     return parsing.predictor(name or asked["predictor"], None if name else asked["device"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from neuralpower.devices.layout import GUIDANCE, RING, ULYSSES, nodes_of
 from neuralpower.errors import InputError
@@ -142,7 +143,8 @@ class _Ranks:
         """What a convolution whose windows reach into the parts of two neighbours runs for each of them."""
         rows = layer.kernel_height // 2
         sent = layer.batch * layer.in_channels * layer.in_width * rows
-        edge = replace(layer, in_height=rows, padding_height=layer.kernel_height - 1, bias=False)
+        sizes: dict[str, Any] = {"in_height": rows, "padding_height": layer.kernel_height - 1, "bias": False}
+        edge = replace(layer, **sizes)
         made = layer.batch * layer.out_channels * layer.in_width * rows
         for _ in range(2):
             yield replace(task, layer=Movement(dtype=layer.dtype, function="copy", elements=sent))
