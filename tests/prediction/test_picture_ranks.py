@@ -16,11 +16,12 @@ from neuralpower.layers.collective import Collective
 from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.matmul import Matmul
 from neuralpower.networks.catalogue import catalogue
+from neuralpower.networks.diffusion.classes import network_source
 from neuralpower.networks.diffusion.composed import part_inputs, pictured
 from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
-from neuralpower.networks.diffusion.variants import ENCODER
+from neuralpower.networks.diffusion.variants import ENCODER, steered
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed
@@ -29,6 +30,7 @@ from neuralpower.report.results.layouts import layouts_table
 from neuralpower.trace.passes.sequence_ranks import sequence_ranks
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.tracer import trace
 from tests.networks.test_diffusion import folder
 
 
@@ -193,6 +195,18 @@ def test_a_controlnet_and_an_adapter_run_beside_the_denoiser(
     assert any(row.path.startswith("unet") and "to_k_ip" in row.path for row in found.rows)
     with pytest.raises(InputError, match=r"--controlnet on: .* and zoo:alexnet is not one"):
         neuralpower.predict("zoo:alexnet", device="h100-sxm", controlnet="on")
+
+
+def test_the_usual_controlnet_of_stable_diffusion_3_runs_without_values() -> None:
+    entry = catalogue()["stable-diffusion-3.5-medium"]
+    pipeline = steered(described(entry.name, entry.config), None, usual=True, adapter=False)
+    config = {**pipeline.parts["controlnet"], "num_layers": 1}
+    source = network_source("controlnet", config)
+    module = source.build("meta", torch.bfloat16)
+    assert {tensor.device.type for tensor in (*module.parameters(), *module.buffers())} == {"meta"}
+    inputs = source.inputs(module, InputRequest(dtype=torch.bfloat16))
+    assert inputs.kwargs["controlnet_cond"].shape[1] == 17  # latents, and a mask
+    assert trace(module, inputs.args, inputs.kwargs).calls
 
 
 def test_layouts_of_a_pipeline_say_images(tmp_path: Path) -> None:
