@@ -1,8 +1,9 @@
-"""Whole generations of diffusers on one GPU against predictions: python -m benchmarks.diffusion PATH.
+"""Whole generations of diffusers on GPUs against predictions: python -m benchmarks.diffusion PATH.
 
 PATH holds served/diffusion.csv (Apache-2.0; ML.ENERGY Benchmark v3): images and videos by five pipelines on
 H100 and B200. Prints a Markdown table: the error of each GPU's seconds and watts, and how many bounds hold.
-With --held-out, the prior of each pipeline is first taught without it.
+With --several, those on two to eight GPUs; with --held-out, the prior of each pipeline is first taught
+without it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def line(name: str, found: list[tuple[Mapping[str, str], Prediction]]) -> str:
     """A row of the table."""
     errors = [abs(said.runtime_s.value / float(row["batch_latency_s"]) - 1) for row, said in found]
     watts = [
-        abs(said.power_w.value / float(row["avg_power_watts"]) - 1) for row, said in found if said.power_w
+        abs(int(row["num_gpus"]) * said.power_w.value / float(row["avg_power_watts"]) - 1)
+        for row, said in found
+        if said.power_w
     ]
     inside = [
         said.runtime_s.low <= float(row["batch_latency_s"]) <= said.runtime_s.high for row, said in found
@@ -67,6 +70,7 @@ def main() -> None:
     )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds served/")
     parser.add_argument("--held-out", action="store_true", help="teach each pipeline's prior without it")
+    parser.add_argument("--several", action="store_true", help="generations on several GPUs, not on one")
     parser.add_argument("--batches", default="", help="batch sizes, with commas; default: all")
     given = parser.parse_args()
     if given.path is None:
@@ -75,7 +79,7 @@ def main() -> None:
     chosen = without(given.path) if given.held_out else shipped
     batches = set(filter(None, given.batches.split(",")))
     found: dict[str, list[tuple[Mapping[str, str], Prediction]]] = {}
-    for row in diffusion.rows(given.path):
+    for row in diffusion.rows(given.path, several=given.several):
         if not batches or row["batch_size"] in batches:
             loaded = chosen(row["model_id"], row["gpu_model"])
             said = loaded.predict(row["model_id"], **diffusion.options_of(row))

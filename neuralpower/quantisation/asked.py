@@ -28,7 +28,9 @@ FORMATS: Mapping[str, Format] = {
     "fp8": Format(dtype=FP8, group=ROW, scale_bits=32, activations=FP8, dynamic=True),
     "nvfp4": NVFP4,
     "mxfp4": Format(dtype="mxfp4"),
-    "nf4": Format(dtype="nf4", scale_bits=8 + 32 / 256, group=64, matrix_bits=CODE_BITS + NESTED_BITS),
+    "nf4": Format(  # blocks run through the whole matrix, row after row
+        dtype="nf4", scale_bits=8 + 32 / 256, group=64, matrix_bits=CODE_BITS + NESTED_BITS, ragged=True
+    ),
     "awq": Format(dtype="uint4", group=128, scale_bits=20),
     "gptq": Format(dtype="uint4", group=128, scale_bits=20, input_bits=32),
 }

@@ -1,5 +1,7 @@
 """A device is named as people name it, wherever a command asks for one."""
 
+import json
+
 import pytest
 
 from neuralpower.devices.names import matching
@@ -60,6 +62,13 @@ def test_what_fits_several_or_none_is_refused() -> None:
     ran = run("predict", *LAYERS, "--device", "a100")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: device 'a100' may be nvidia-a100-80gb-pcie, ")
+
+
+def test_compare_says_of_two_devices_what_predict_says_of_each() -> None:
+    sides = json.loads(done("compare", "zoo:alexnet", "--device", "h100,b200", "--json"))
+    for side, device in (("a", "h100"), ("b", "b200")):
+        said = json.loads(done("predict", "zoo:alexnet", "--device", device, "--json"))
+        assert sides[side]["runtime_s"] == said["runtime_s"]
 
 
 def test_compare_sweep_and_fit_take_it_too() -> None:

@@ -168,16 +168,27 @@ def test_data_may_name_pipelines(tmp_path: Path) -> None:
     check_model("diffusers:UNet2DModel")
 
 
-def test_a_checkpoint_in_one_file_says_what_it_looks_like(tmp_path: Path) -> None:
-    names = ("double_blocks.0.img_attn.norm.key_norm.scale", "guidance_in.in_layer.bias", "img_in.weight")
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ("double_blocks.0.img_attn.norm.key_norm.scale", "guidance_in.in_layer.bias", "img_in.weight"),
+            r"looks like black-forest-labs/FLUX\.1-dev; write its name instead",
+        ),
+        (("blocks.47.attn.qkv_x.weight", "t5_yproj.weight"), "names no architecture; put its config.json"),
+    ],
+)
+def test_a_checkpoint_in_one_file_says_what_it_looks_like(
+    names: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
     header = {
         name: {"dtype": "F32", "shape": [1, 64], "data_offsets": [256 * i, 256 * (i + 1)]}
         for i, name in enumerate(names)
     }
     told = json.dumps(header).encode()
-    file = tmp_path / "flux.safetensors"
+    file = tmp_path / "checkpoint.safetensors"
     file.write_bytes(struct.pack("<Q", len(told)) + told + bytes(256 * len(names)))
-    with pytest.raises(ModelError, match=r"looks like black-forest-labs/FLUX\.1-dev; write its name instead"):
+    with pytest.raises(ModelError, match=said):
         resolve(file)
 
 

@@ -69,6 +69,12 @@ def test_a_configuration_is_read_and_nothing_else(serve: Hub) -> None:
     check_model("hf:org/name")
 
 
+def test_a_part_is_of_a_pipeline(serve: Hub) -> None:
+    serve(config=BERT)
+    with pytest.raises(ModelError, match="hf:org/name holds no model_index.json"):
+        resolve("hf:org/name/vae")
+
+
 def test_it_is_predicted_as_any_other(serve: Hub) -> None:
     serve(config=BERT)
     said = done("predict", "hf:org/name", "--predictor", "nvidia-t4")

@@ -13,13 +13,15 @@ from neuralpower.devices.layout import Layout, layout_of
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
+from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.matmul import Matmul
 from neuralpower.networks.catalogue import catalogue
+from neuralpower.networks.diffusion.classes import network_source
 from neuralpower.networks.diffusion.composed import part_inputs, pictured
 from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
-from neuralpower.networks.diffusion.variants import ENCODER
+from neuralpower.networks.diffusion.variants import ENCODER, steered
 from neuralpower.networks.input_request import InputRequest
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed
@@ -28,6 +30,7 @@ from neuralpower.report.results.layouts import layouts_table
 from neuralpower.trace.passes.sequence_ranks import sequence_ranks
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.tracer import trace
 from tests.networks.test_diffusion import folder
 
 
@@ -126,13 +129,40 @@ def test_keys_come_around_a_ring_while_others_are_attended_to() -> None:
     assert merged and {task.layer.dtype for task in merged} == {"float32"}
 
 
-def test_attention_to_the_text_stays_and_sums_over_tokens_come_together() -> None:
+def test_attention_to_the_text_stays() -> None:
     across = tasks_of(attention(query_length=100, key_length=77), Layout(ring=2), 100)
     assert [task.layer.kind for task in across] == ["attention", "collective"]
+
+
+def test_keys_of_linear_attention_come_around_a_ring_or_change_places() -> None:
     state = Matmul(dtype="float32", batch=16, rows=33, inner=100, columns=32)
-    summed = [task.layer for task in tasks_of(state, Layout(ring=2), 100)]
-    assert isinstance(summed[1], Collective)
-    assert (summed[1].function, summed[1].elements) == ("all_reduce", 16 * 33 * 32)
+    found = tasks_of(state, Layout(ring=3), 100)
+    sends = [task for task in found if isinstance(task.layer, Collective) and task.stream]
+    assert [task.layer.elements for task in sends] == [2 * 16 * 100 * 32] * 2  # type: ignore[attr-defined]
+    products = [task.layer for task in found if isinstance(task.layer, Matmul)]
+    of_queries = Matmul(dtype="float32", batch=16, rows=33, inner=32, columns=100)
+    assert products == [state, state, of_queries, state, of_queries]
+    assert [task.waits for task in found if task.waits] == [(send.event,) for send in sends]
+    turned = [task.layer for task in tasks_of(state, Layout(ulysses=2), 100)]
+    moved = [layer for layer in turned if isinstance(layer, Collective)]
+    assert [layer.function for layer in moved] == ["all_to_all"] * 4 + ["all_gather"]
+    assert moved[0].elements == 16 * 100 * 32
+
+
+def test_windows_reach_into_the_parts_of_two_neighbours() -> None:
+    sizes = {"in": (8, 32), "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    channels = {"in_channels": 64, "out_channels": 64, "groups": 64, "bias": True}
+    layer = Conv2d(dtype="float32", batch=2, **channels, **Conv2d.fields_of(sizes))
+    found = [task.layer for task in tasks_of(layer, Layout(ring=2), 256)]
+    rows = [one for one in found if isinstance(one, Collective) and one.function == "send_recv"]
+    assert [one.elements for one in rows] == [2 * 64 * 32] * 2
+    edges = [one for one in found[1:] if isinstance(one, Conv2d)]
+    assert [edge.output_shape("") for edge in edges] == [(2, 64, 3, 32)] * 2
+    patches = Conv2d(dtype="float32", batch=2, **channels, **Conv2d.fields_of({**sizes, "stride": (4, 4)}))
+    assert [one.kind for one in (task.layer for task in tasks_of(patches, Layout(ring=2), 256))] == [
+        "conv2d",
+        "collective",
+    ]
 
 
 def weight(name: str) -> Weight:
@@ -165,6 +195,18 @@ def test_a_controlnet_and_an_adapter_run_beside_the_denoiser(
     assert any(row.path.startswith("unet") and "to_k_ip" in row.path for row in found.rows)
     with pytest.raises(InputError, match=r"--controlnet on: .* and zoo:alexnet is not one"):
         neuralpower.predict("zoo:alexnet", device="h100-sxm", controlnet="on")
+
+
+def test_the_usual_controlnet_of_stable_diffusion_3_runs_without_values() -> None:
+    entry = catalogue()["stable-diffusion-3.5-medium"]
+    pipeline = steered(described(entry.name, entry.config), None, usual=True, adapter=False)
+    config = {**pipeline.parts["controlnet"], "num_layers": 1}
+    source = network_source("controlnet", config)
+    module = source.build("meta", torch.bfloat16)
+    assert {tensor.device.type for tensor in (*module.parameters(), *module.buffers())} == {"meta"}
+    inputs = source.inputs(module, InputRequest(dtype=torch.bfloat16))
+    assert inputs.kwargs["controlnet_cond"].shape[1] == 17  # latents, and a mask
+    assert trace(module, inputs.args, inputs.kwargs).calls
 
 
 def test_layouts_of_a_pipeline_say_images(tmp_path: Path) -> None:

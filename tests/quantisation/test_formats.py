@@ -104,3 +104,6 @@ def test_a_group_that_does_not_divide_names_the_layer() -> None:
     form.check("model.q_proj", (1, 7, 9600))
     with pytest.raises(InputError, match="choose another format"):
         form.check("odd", (1, 7, 81))
+    blocks = parsed("nf4").form  # of weights in a row, whatever the matrix
+    assert blocks is not None
+    blocks.check("odd", (1, 7, 81))

@@ -318,7 +318,7 @@ def _condition(one: Example) -> Tensor:
         return one.random(one.positions, one.channels)
     if "conditioning_channels" in one.config:
         return one.random(one.first("conditioning_channels") or 3, 8 * height, 8 * width)
-    return one.random(one.channels, height, width)
+    return one.random(one.channels + (one.first("extra_conditioning_channels") or 0), height, width)
 
 
 def _sizes(one: Example) -> Tensor:

@@ -114,7 +114,7 @@ FAMILIES: Mapping[str, Family] = {
         frames=129,
         patch=2,
     ),
-    "CogVideoXPipeline": Family(joint=True, task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
+    "CogVideoXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 226}, patch=2),
     "LTXPipeline": Family(task=VIDEO, steps=50, texts={"text_encoder": 128}, size=(704, 512), frames=161),
     "MochiPipeline": Family(
         joint=True, task=VIDEO, steps=64, texts={"text_encoder": 256}, size=(848, 480), frames=19, patch=2

@@ -53,7 +53,7 @@ def pipeline_of(given: Given) -> Pipeline | None:
         with contextlib.suppress(NoSuchFileError):
             configuration(name)
             return None
-    index = file_of(name, INDEX, optional=True)
+    index = file_of(name, INDEX, optional=name == given.name)  # only pipelines have parts
     return None if index is None else indexed(f"hf:{name}", index, partial(file_of, name))
 
 

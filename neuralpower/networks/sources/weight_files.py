@@ -26,6 +26,7 @@ PARTS_OF_PIPELINES = (
     *("model.diffusion_model.", "first_stage_model.", "double_blocks.", "joint_blocks.", "blocks."),
     *("transformer_blocks.", "patch_embedding", "single_blocks.", "x_embedder", "cond_stage_model."),
 )
+FALLBACK = "v1"  # what diffusers takes a checkpoint for that it does not know: Stable Diffusion 1.5
 
 
 def is_gguf(given: Given) -> bool:
@@ -83,6 +84,8 @@ def looks_like(tensors: Mapping[str, tuple[int, ...]]) -> str:
     shaped = {name: torch.empty(shape, device="meta") for name, shape in tensors.items()}
     try:
         kind = known.infer_diffusers_model_type(shaped)
+        if kind == FALLBACK and known.CHECKPOINT_KEY_NAMES[kind] not in tensors:
+            return ""
         return str(known.DIFFUSERS_DEFAULT_PIPELINE_PATHS[kind]["pretrained_model_name_or_path"])
     except (KeyError, IndexError, AttributeError):  # no table of that version fits
         return ""

@@ -3,7 +3,8 @@
 Ulysses    queries, keys and values of all tokens for a part of the heads: four exchanges of all to all
 ring       keys and values of the other ranks, one part after the other, while the part before is attended to;
            results of two parts are merged by their sums of exponentials, in float32
-sums       over tokens, such as the state of a linear attention, are summed over the ranks
+linear     attention exchanges the same: each part of the keys gives a state, and results are added (xDiT)
+windows    of a convolution get the rows of both neighbours, which it then runs over, besides
 guidance   each rank makes one of the two predictions, and gets the other
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from neuralpower.devices.layout import GUIDANCE, RING, ULYSSES, nodes_of
 from neuralpower.errors import InputError
@@ -18,6 +20,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.collective import Collective
+from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
@@ -73,8 +76,10 @@ class _Ranks:
         elif isinstance(layer, Attention) and layer.query_length == layer.key_length:
             yield from self._attention(task, layer)
         elif isinstance(layer, Matmul) and layer.inner == self.picture.tokens:
+            yield from self._linear_attention(task, layer)
+        elif isinstance(layer, Conv2d) and layer.kernel_height > layer.stride_height:
             yield task
-            yield replace(task, layer=self._exchange("all_reduce", layer.dtype, _made(layer)))
+            yield from self._window(task, layer)
         else:
             yield task
 
@@ -114,6 +119,38 @@ class _Ranks:
         yield from self._ring(task, part, whole) if layout.ring > 1 else (replace(task, layer=part),)
         if layout.ulysses > 1:
             yield from self._turned(task, layer.dtype, queries)
+
+    def _linear_attention(self, task: Task, state: Matmul) -> Iterator[Task]:
+        """The state of a rank's keys [head size, head size], then those of the others' keys."""
+        layout, dtype = self.picture.layout, self.question.dtype
+        size, more = sorted((state.rows, state.columns))  # one more: the sum of the weights
+        numbers = state.batch * state.inner * size
+        if layout.ulysses > 1:
+            for _ in range(4):
+                yield from self._turned(task, dtype, numbers)
+        yield task
+        keys, product = _cast("float32", numbers), replace(state, rows=more, inner=size, columns=state.inner)
+        added = _pointwise("add", state.batch * state.inner * more)
+        for number in range(1, layout.ring):
+            event = f"{RING} {task.at} {number}"
+            yield replace(
+                task, layer=self._exchange("send_recv", dtype, 2 * numbers, RING), stream=RING, event=event
+            )
+            yield replace(task, layer=keys, waits=(event,))
+            yield from (replace(task, layer=layer) for layer in (keys, state, product, added))
+
+    def _window(self, task: Task, layer: Conv2d) -> Iterator[Task]:
+        """What a convolution whose windows reach into the parts of two neighbours runs for each of them."""
+        rows = layer.kernel_height // 2
+        sent = layer.batch * layer.in_channels * layer.in_width * rows
+        sizes: dict[str, Any] = {"in_height": rows, "padding_height": layer.kernel_height - 1, "bias": False}
+        edge = replace(layer, **sizes)
+        made = layer.batch * layer.out_channels * layer.in_width * rows
+        for _ in range(2):
+            yield replace(task, layer=Movement(dtype=layer.dtype, function="copy", elements=sent))
+            yield replace(task, layer=self._exchange("send_recv", layer.dtype, sent))
+            yield replace(task, layer=edge)
+            yield replace(task, layer=_pointwise("add", made, layer.dtype))
 
     def _turned(self, task: Task, dtype: str, numbers: int) -> Iterator[Task]:
         """Tokens for heads, or back: what goes to each rank is put together before, and apart afterwards."""
@@ -158,14 +195,9 @@ class _Ranks:
         )
 
 
-def _made(layer: Matmul) -> int:
-    batch, rows, columns, _ = layer.sides()
-    return int(batch * rows * columns)
-
-
 def _cast(dtype: str, numbers: int) -> Layer:
     return Movement(dtype=dtype, function="copy", elements=numbers)
 
 
-def _pointwise(function: str, numbers: int) -> Layer:
-    return Elementwise(dtype="float32", function=function, elements=numbers, operands=2, broadcast=False)
+def _pointwise(function: str, numbers: int, dtype: str = "float32") -> Layer:
+    return Elementwise(dtype=dtype, function=function, elements=numbers, operands=2, broadcast=False)
