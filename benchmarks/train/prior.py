@@ -1,6 +1,6 @@
 """Train the prior, which answers for kernels that nobody measured on a device; hold it to unseen devices.
 
-python -m benchmarks.train.prior PATH [--traces FILE] [--out FILE] [--held-out]
+python -m benchmarks.train.prior PATH [--traces FILE] [--out FILE] [--held-out] [--keep]
 
 PATH holds timm/ and served/ (Apache-2.0), neusight/, mlx/ and traces/ (MIT); calls that collect-data measured
 come from this checkout. Without diffusers installed, its networks are left out.
@@ -133,9 +133,38 @@ def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
         shared = _less(_sum(base, found.get(f"{FAMILY} {family}", {})), prior.everywhere.factors)
         if alone:
             families[family] = _level(shared, f"{FAMILY} {family}", observed)
-        own = _sum(_less(shared, families[family].factors), found.get(f"{DEVICE} {device}", {}))
+        level = families[family].factors if family in families else {}
+        own = _sum(_less(shared, level), found.get(f"{DEVICE} {device}", {}))
         devices[device] = msgspec.structs.replace(_level(own, f"{DEVICE} {device}", observed), doubt=OF_FEW)
     return msgspec.structs.replace(prior, families=families, devices=devices)
+
+
+def kept(prior: Prior, old: Prior) -> Prior:
+    """The prior with the old one's laws of families and devices that few or no networks taught.
+
+    Their levels are written anew, since those of all devices below them differ.
+    """
+    below = _less(old.everywhere.factors, prior.everywhere.factors)
+
+    def moved(level: Level) -> Level:
+        factors = {name: round(log, DIGITS) for name, log in _sum(level.factors, below).items()}
+        return msgspec.structs.replace(level, factors={name: log for name, log in factors.items() if log})
+
+    taught = {name for name, level in prior.devices.items() if level.networks >= FEWEST}
+    chips = {name: find_spec(name) for name in (*prior.devices, *old.devices)}
+    family = {name: family_of(spec.hardware(), spec.chip) for name, spec in chips.items()}
+    of_taught = {family[name] for name in taught}
+    families = {name: moved(level) for name, level in old.families.items() if name not in of_taught}
+    devices = {
+        name: level if family[name] in families else moved(level)
+        for name, level in old.devices.items()
+        if name not in taught
+    }
+    return msgspec.structs.replace(
+        prior,
+        families={**families, **{name: prior.families[name] for name in of_taught}},
+        devices={**devices, **{name: prior.devices[name] for name in taught}},
+    )
 
 
 def with_calls(few: Sequence[Observation], path: Path) -> list[Observation]:
@@ -258,6 +287,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
+    parser.add_argument("--keep", action="store_true", help="keep the laws of devices that few networks teach")
     parser.add_argument("--few", metavar="DEVICE", help="teach a device of few networks alone anew")
     given = parser.parse_args()
     if given.path is None:
@@ -270,7 +300,7 @@ def main() -> None:
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
     timm = importlib.import_module("benchmarks.teachers.timm")
-    networks, names = timm.observations(given.path, given.traces)
+    networks, names = timm.observations(timm.rows(given.path), given.traces)
     calls = collected.observations(Path())
     for teacher in (neusight, mlx, traces):
         calls += teacher.observations(given.path)
@@ -280,7 +310,8 @@ def main() -> None:
     if given.held_out:
         held_out(networks, names, calls)
         return
-    write_prior(prior_of([*networks, *calls]), given.out)
+    prior = prior_of([*networks, *calls])
+    write_prior(kept(prior, shipped_prior()) if given.keep else prior, given.out)
 
 
 if __name__ == "__main__":
