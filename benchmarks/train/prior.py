@@ -1,6 +1,6 @@
 """Train the prior, which answers for kernels that nobody measured on a device; hold it to unseen devices.
 
-python -m benchmarks.train.prior PATH [--traces FILE] [--out FILE] [--held-out] [--keep]
+python -m benchmarks.train.prior PATH [--traces FILE] [--out FILE] [--held-out]
 
 PATH holds timm/ and served/ (Apache-2.0), neusight/, mlx/ and traces/ (MIT); calls that collect-data measured
 come from this checkout. Without diffusers installed, its networks are left out.
@@ -139,34 +139,6 @@ def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
     return msgspec.structs.replace(prior, families=families, devices=devices)
 
 
-def kept(prior: Prior, old: Prior) -> Prior:
-    """The prior with the old one's laws of families and devices that few or no networks taught.
-
-    Their levels are written anew, since those of all devices below them differ.
-    """
-    below = _less(old.everywhere.factors, prior.everywhere.factors)
-
-    def moved(level: Level) -> Level:
-        factors = {name: round(log, DIGITS) for name, log in _sum(level.factors, below).items()}
-        return msgspec.structs.replace(level, factors={name: log for name, log in factors.items() if log})
-
-    taught = {name for name, level in prior.devices.items() if level.networks >= FEWEST}
-    chips = {name: find_spec(name) for name in (*prior.devices, *old.devices)}
-    family = {name: family_of(spec.hardware(), spec.chip) for name, spec in chips.items()}
-    of_taught = {family[name] for name in taught}
-    families = {name: moved(level) for name, level in old.families.items() if name not in of_taught}
-    devices = {
-        name: level if family[name] in families else moved(level)
-        for name, level in old.devices.items()
-        if name not in taught
-    }
-    return msgspec.structs.replace(
-        prior,
-        families={**families, **{name: prior.families[name] for name in of_taught}},
-        devices={**devices, **{name: prior.devices[name] for name in taught}},
-    )
-
-
 def with_calls(few: Sequence[Observation], path: Path) -> list[Observation]:
     """Few networks, and the calls in traces of their devices."""
     devices = {one.device for one in few}
@@ -287,7 +259,6 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
-    parser.add_argument("--keep", action="store_true", help="keep the laws of devices that few networks teach")
     parser.add_argument("--few", metavar="DEVICE", help="teach a device of few networks alone anew")
     given = parser.parse_args()
     if given.path is None:
@@ -310,8 +281,7 @@ def main() -> None:
     if given.held_out:
         held_out(networks, names, calls)
         return
-    prior = prior_of([*networks, *calls])
-    write_prior(kept(prior, shipped_prior()) if given.keep else prior, given.out)
+    write_prior(prior_of([*networks, *calls]), given.out)
 
 
 if __name__ == "__main__":
