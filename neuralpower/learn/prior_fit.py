@@ -259,7 +259,9 @@ def settled(
     least = missed(theta)
     for _ in range(STEPS):
         totals, _, compute_s, memory_s = design.predicted(theta)
-        slopes = design.slopes(totals, compute_s, memory_s).multiply(np.full(len(pull), free)[None, :]).tocsr()
+        slopes = (
+            design.slopes(totals, compute_s, memory_s).multiply(np.full(len(pull), free)[None, :]).tocsr()
+        )
         apart = design.log_s - np.log(totals)
         weights = weight * certainty(apart, deviation)
         hessian = (slopes.multiply(weights[:, None]).T @ slopes).toarray() + np.diag(pull)
