@@ -213,7 +213,7 @@ def fit_factors(
 
 
 def _gentle(design: Design, theta: Array, fixed: Mapping[str, float]) -> tuple[Array, Array]:
-    """(The factors where no size's steps fall too steeply (`prior.gentle`), 0 for all sizes of those, else 1).
+    """(Factors of which no size's steps fall too steeply (`prior.gentle`), 0 for all sizes of those, else 1).
 
     What such a size may not take, the factors of its kind have to take.
     """
@@ -243,8 +243,8 @@ def settled(
 ) -> Array:
     """The factors that minimise the sum, as logarithms, [parameters].
 
-    `shown` [observations]: which of them to use; `noise`: of all of them, in place of their own; `start`: where
-    to begin; `free`: 1 for factors that move, 0 for others.
+    `shown` [observations]: which of them to use; `noise`: of all of them, in place of their own; `start`:
+    where to begin; `free`: 1 for factors that move, 0 for others.
     """
     pull = pull_of(design)
     deviation = design.noise if noise is None else np.full(len(design.noise), noise)

@@ -168,7 +168,7 @@ def test_a_strange_network_bends_nothing() -> None:
 
 
 def test_the_fit_hears_sizes_that_may_not_be_cheap_through_their_kind() -> None:
-    # all calls are large; small ones, of which levels above say that they take long, let no size be much cheaper
+    # large calls alone; smaller ones take long by the levels above, and let no size be much cheaper
     fixed = {f"activation memory: bytes {2**24}": 2.0}
     calls = [relu(2**power) for power in (27, 28, 29)] * 20
     given = [Observation(SPEC.slug, HARDWARE, (one,), np.ones(1), 1.5 * seconds(law(), one)) for one in calls]
