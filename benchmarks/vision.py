@@ -1,10 +1,13 @@
 """Whole vision networks on GPUs, measured by timm's authors, and predicted.
 
-python -m benchmarks.vision PATH [--traces FILE]
+python -m benchmarks.vision PATH [--traces FILE] [--device rtx-4090] [--run eager] [--networks 100]
 
-PATH holds timm/ (huggingface/pytorch-image-models, Apache-2.0); timm must be installed. Beside each error
-stands that of the bare sum of FLOP / peak + bytes / bandwidth over the same layers, which has no parameter.
-These rows taught the prior: `benchmarks.train.prior --held-out` has errors of families and devices held out.
+PATH holds timm/ (huggingface/pytorch-image-models, Apache-2.0); timm must be installed. Tracing takes about a
+second a network, a minute a hundred: `--device` and `--run` (eager, compile, training) take some of the
+table's sections, `--networks` some networks of each, drawn with seed 0.
+Beside each error stands that of the bare sum of FLOP / peak + bytes / bandwidth over the same layers, which
+has no parameter. These rows taught the prior: `benchmarks.train.prior --held-out` has errors of families and
+devices held out.
 """
 
 from __future__ import annotations
@@ -12,37 +15,50 @@ from __future__ import annotations
 import importlib
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.train.prior import parser_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.estimates import Totals
 from neuralpower.learn.laws import floors
-from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.prior_fit import Observation
 from neuralpower.learn.problem import Array
 
 
-def bare(one: Observation) -> float:
-    """Seconds by FLOP / peak + bytes / bandwidth."""
-    kinds: dict[str, list[tuple[Layer, float]]] = defaultdict(list)
-    for layer, count in zip(one.layers, one.counts.tolist(), strict=True):
-        kinds[layer.kind].append((layer, count))
-    parts = ((columns_of(KINDS[kind], [layer for layer, _ in some]), some) for kind, some in kinds.items())
-    total = 0.0
-    for columns, some in parts:
-        seconds = np.add(*floors(columns, one.hardware, columns.law.traits(columns)))
-        total += float(np.array([count for _, count in some]) @ seconds)
-    return total
+def calls_of(networks: Sequence[Observation]) -> tuple[list[Layer], Any]:
+    """(All layers of networks on a device, how often each network calls each: [networks, layers], sparse)."""
+    from scipy.sparse import coo_array
+
+    at: dict[Layer, int] = {}
+    columns = [at.setdefault(layer, len(at)) for one in networks for layer in one.layers]
+    rows = np.repeat(np.arange(len(networks)), [len(one.layers) for one in networks])
+    counts = np.concatenate([one.counts for one in networks])
+    return list(at), coo_array((counts, (rows, columns)), shape=(len(networks), len(at))).tocsr()
 
 
-def said(predictor: Predictor, one: Observation) -> tuple[float, float, float]:
-    """(Seconds, low, high) of a network on the device, without the host's launches."""
-    found = predictor.estimate(list(one.layers))
-    total = found.totals(one.counts[None], predictor.system, graphed=True)
-    return float(total.value[0]), float(total.low[0]), float(total.high[0])
+def bare(networks: Sequence[Observation]) -> Array:
+    """Seconds of networks on a device by FLOP / peak + bytes / bandwidth, [networks]."""
+    layers, counts = calls_of(networks)
+    places: dict[str, list[int]] = defaultdict(list)
+    for i, layer in enumerate(layers):
+        places[layer.kind].append(i)
+    seconds = np.zeros(len(layers))
+    for kind, index in places.items():
+        columns = columns_of(KINDS[kind], [layers[i] for i in index])
+        seconds[index] = np.add(*floors(columns, networks[0].hardware, columns.law.traits(columns)))
+    return np.asarray(counts @ seconds)
+
+
+def predicted(networks: Sequence[Observation]) -> Totals:
+    """Seconds of networks on a device by the shipped predictor, without the host's launches."""
+    predictor = for_device(find_spec(networks[0].device)).of_torch()
+    layers, counts = calls_of(networks)
+    return predictor.estimate(layers).totals(counts, predictor.system, graphed=True)
 
 
 def table(networks: Sequence[Observation], names: Sequence[str]) -> None:
@@ -53,18 +69,13 @@ def table(networks: Sequence[Observation], names: Sequence[str]) -> None:
     for one, run in zip(networks, names, strict=True):
         groups[one.device, run].append(one)
     for (device, run), some in sorted(groups.items()):
-        predictor = for_device(find_spec(device)).of_torch()
-        measured = np.array([one.seconds for one in some])
-        value, low, high = np.array([said(predictor, one) for one in some]).T
-        error, bias = errors(value, measured), np.median(value / measured - 1)
-        inside = (low <= measured) & (measured <= high)
-        alone = errors(np.array([bare(one) for one in some]), measured)
+        measured, said = np.array([one.seconds for one in some]), predicted(some)
+        error, bias = errors(said.value, measured), np.median(said.value / measured - 1)
+        inside, alone = (said.low <= measured) & (measured <= said.high), errors(bare(some), measured)
         figures = f"{np.median(error):.1%} | {error.mean():.1%} | {bias:+.1%} | {inside.mean():.0%}"
         sums = f"{np.median(alone):.1%}, {alone.mean():.1%}"
-        print(
-            f"| {device} | {run} | {len(some)} | {figures} | {np.median(high / low):.2f} | {sums} |",
-            flush=True,
-        )
+        width = np.median(said.high / said.low)
+        print(f"| {device} | {run} | {len(some)} | {figures} | {width:.2f} | {sums} |", flush=True)
 
 
 def errors(value: Array, measured: Array) -> Array:
@@ -72,16 +83,31 @@ def errors(value: Array, measured: Array) -> Array:
     return np.asarray(np.abs(value / measured - 1))
 
 
+def some_of(rows: pd.DataFrame, count: int | None) -> pd.DataFrame:
+    """At most `count` rows of each device and way to run, drawn with seed 0; None: all."""
+    drawn = rows.sample(frac=1, random_state=0)
+    return rows if count is None else drawn.groupby(["device", "run", "layout"]).head(count)
+
+
 def main() -> None:
     """Read, predict, print."""
-    given = parser_of(__doc__).parse_args()
+    parser = parser_of(__doc__)
+    parser.add_argument("--device", help="take this device alone")
+    parser.add_argument("--run", choices=("eager", "compile", "training"), help="take this way to run alone")
+    parser.add_argument("--networks", type=int, help="of each device and way to run, drawn with seed 0")
+    given = parser.parse_args()
     if given.path is None:
         print("benchmarks.vision needs a folder that holds timm/: skipped")
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
     timm = importlib.import_module("benchmarks.teachers.timm")
-    networks, names = timm.observations(given.path, given.traces, of=lambda run: f"{run.run}, {run.layout}")
-    table(networks, names)
+    rows = timm.rows(given.path)
+    if given.device is not None:
+        rows = rows[rows.device.map(lambda name: find_spec(name).slug) == find_spec(given.device).slug]
+    if given.run is not None:
+        rows = rows[rows.run == given.run]
+    rows = some_of(rows, given.networks)
+    table(*timm.observations(rows, given.traces, of=lambda run: f"{run.run}, {run.layout}"))
 
 
 if __name__ == "__main__":

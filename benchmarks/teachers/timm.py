@@ -26,6 +26,7 @@ from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 
 NVIDIA = PLATFORMS["nvidia"]
+SAID = 100  # traces, after which to say how many are left
 STEP = Recipe("momentum", "loop")  # of PyTorch 1.12, whose optimizers take parameters one by one
 
 
@@ -50,11 +51,12 @@ def rows(root: Path) -> pd.DataFrame:
 
 
 def observations(
-    root: Path, traces: Path, of: Callable[[Run], str] = lambda run: run.model
+    table: pd.DataFrame, traces: Path, of: Callable[[Run], str] = lambda run: run.model
 ) -> tuple[list[Observation], list[str]]:
-    """(One for each row whose network can be traced, what `of` says of it); `traces`: the file of traces."""
-    table, found, names = rows(root), [], []
-    known = dict(kept(traces))
+    """(One for each of `rows` whose network can be traced, what `of` says of it); `traces`: their file."""
+    found, names, known = [], [], dict(kept(traces))
+    missing = {_run(row) for row in table.itertuples()} - set(known)
+    print(f"{len(known)} traces in {traces}, {len(missing)} to make", flush=True)
     specs = {device: find_spec(device) for device in table.device.unique()}
     with traces.open("ab") as file:
         row: Any
@@ -63,6 +65,10 @@ def observations(
             if run not in known:
                 known[run] = _traced(run)
                 pickle.dump((tuple(run), known[run]), file)
+                file.flush()
+                missing.remove(run)
+                if len(missing) % SAID == 0:
+                    print(f"{len(missing)} to make", flush=True)
             layers = known[run]
             if layers:
                 counts = np.array(list(layers.values()), dtype=float)

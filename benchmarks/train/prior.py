@@ -134,7 +134,8 @@ def with_few(prior: Prior, observed: Sequence[Observation]) -> Prior:
         shared = _less(_sum(base, found.get(f"{FAMILY} {family}", {})), prior.everywhere.factors)
         if alone:
             families[family] = _level(shared, f"{FAMILY} {family}", observed)
-        own = _sum(_less(shared, families[family].factors), found.get(f"{DEVICE} {device}", {}))
+        level = families[family].factors if family in families else {}
+        own = _sum(_less(shared, level), found.get(f"{DEVICE} {device}", {}))
         devices[device] = msgspec.structs.replace(_level(own, f"{DEVICE} {device}", observed), doubt=OF_FEW)
     return msgspec.structs.replace(prior, families=families, devices=devices)
 
@@ -271,7 +272,7 @@ def main() -> None:
         return
     given.traces.parent.mkdir(parents=True, exist_ok=True)
     timm = importlib.import_module("benchmarks.teachers.timm")
-    networks, names = timm.observations(given.path, given.traces)
+    networks, names = timm.observations(timm.rows(given.path), given.traces)
     calls = collected.observations(Path())
     for teacher in (neusight, mlx, traces):
         calls += teacher.observations(given.path)

@@ -4,7 +4,7 @@
 
 as in `neuralpower.learn.prior_fit`, with the factors of all levels above as they are. How much networks say
 is chosen by networks held out: the larger s, the less they move. Where none of the choices predicts held-out
-networks better, the factors stay.
+networks better, the factors stay; and where fewer than ten cannot be told from chance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from neuralpower.learn.slopes import robust_deviation
 
 FEWEST = 5  # networks, of different names
 NOISES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)  # of log(measured / predicted), the most cautious first
-FEW, FOR_FEW = 10, 0.25  # networks, below which only noises from that on are tried
+# Networks, below which only noises from that on are tried, and above only those up to it. A prior's networks
+# deviate by 0.1 to 0.2: more noise than that makes ten say too little, and less makes five say too much.
+FEW, FOR_FEW = 10, 0.25
 FOLDS = 10
 ROUNDING = 1e-9  # of an error: no gain
 FARTHEST = 1.0  # of an error that counts: beyond, a network is strange
@@ -199,7 +201,8 @@ def _chosen(design: Design, law: Law, names: Sequence[str], before: Array) -> tu
     if network.max() + 1 < FEWEST:
         network = np.arange(len(names))
     fold = network % min(FOLDS, int(network.max()) + 1)
-    noises = [noise for noise in NOISES if len(names) >= FEW or noise >= FOR_FEW]
+    few = len(names) < FEW
+    noises = [noise for noise in NOISES if (noise >= FOR_FEW if few else noise <= FOR_FEW)]
     tried = [before]
     for noise in noises:
         relative = np.empty(len(names))
@@ -211,9 +214,9 @@ def _chosen(design: Design, law: Law, names: Sequence[str], before: Array) -> tu
     best = int(np.argmin(errors.mean(axis=1)))
     # standard errors by which a less cautious choice has to gain: one for ten networks, more for fewer
     doubt = np.std(errors - errors[best], axis=1) * np.sqrt(FEW) / len(names)
-    chosen = int(
-        np.argmax(errors.mean(axis=1) <= errors[best].mean() + doubt + ROUNDING)
-    )  # the most cautious as good
+    as_good = errors.mean(axis=1) <= errors[best].mean() + doubt + ROUNDING
+    as_good[0] &= few or best == 0  # ten that some choice predicts better have moved the factors
+    chosen = int(np.argmax(as_good))  # the most cautious
     return tried[chosen], (None, *noises)[chosen]
 
 

@@ -21,7 +21,7 @@ from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import GRADIENT
 from neuralpower.learn.law_estimates import bounds_s, seconds_by_law
 from neuralpower.learn.laws import floors
-from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, least_factors, named
+from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, gentle, least_factors, named
 from neuralpower.learn.problem import Array
 
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
@@ -85,7 +85,7 @@ class Design:
                 counts.append(count)
         self.calls = coo_array((counts, (rows, columns)), shape=(len(observed), len(at))).tocsr()
         self.hardware = {one.device: one.hardware for one in observed}
-        family = {one.device: family_of(one.hardware, one.chip) for one in observed}
+        self.family = family = {one.device: family_of(one.hardware, one.chip) for one in observed}
         self.foreign = {f"{FAMILY} {family[one.device]}" for one in observed if one.hardware.platform != HOME}
         self.compute_s, self.memory_s = np.zeros(len(at)), np.zeros(len(at))
         self.works, self.launches = np.zeros(len(at)), np.ones(len(at))
@@ -203,30 +203,74 @@ def fit_factors(
     level are trained where it is among the levels.
     """
     design = Design(observed, fixed or {}, launch_s, levels)
+    theta, free = _gentle(design, settled(design), fixed or {})
+    theta = settled(design, start=theta, free=free)
     found: dict[str, dict[str, float]] = defaultdict(dict)
-    for (level, name), value in zip(design.parameters, settled(design).tolist(), strict=True):
+    for (level, name), value in zip(design.parameters, theta.tolist(), strict=True):
         if value:
             found[level][name] = value
     return found
 
 
-def settled(design: Design, shown: Array | None = None, noise: float | None = None) -> Array:
+def _gentle(design: Design, theta: Array, fixed: Mapping[str, float]) -> tuple[Array, Array]:
+    """(Factors of which no size's steps fall too steeply (`prior.gentle`), 0 for all sizes of those, else 1).
+
+    What such a size may not take, the factors of its kind have to take.
+    """
+    theta, moved = theta.copy(), set[str]()
+    for device, family in design.family.items():
+        total = dict(fixed)
+        for level in (EVERYWHERE, f"{FAMILY} {family}", f"{DEVICE} {device}"):
+            own = {name: column for (of, name), column in design.parameters.items() if of == level}
+            for name, column in own.items():
+                total[name] = total.get(name, 0.0) + theta[column]
+            held = gentle(total)
+            for name in own.keys() & {name for name in held if held[name] != total[name]}:
+                theta[own[name]] += held[name] - total[name]
+                moved.add(name.rpartition(" ")[0])
+            total = held
+    names = [name.rpartition(" ")[0] for _, name in design.parameters]
+    return theta, np.array([name not in moved for name in names], dtype=float)
+
+
+def settled(
+    design: Design,
+    shown: Array | None = None,
+    noise: float | None = None,
+    *,
+    start: Array | None = None,
+    free: Array | float = 1.0,
+) -> Array:
     """The factors that minimise the sum, as logarithms, [parameters].
 
-    `shown` [observations]: which of them to use; `noise`: of all of them, in place of their own.
+    `shown` [observations]: which of them to use; `noise`: of all of them, in place of their own; `start`:
+    where to begin; `free`: 1 for factors that move, 0 for others.
     """
     pull = pull_of(design)
     deviation = design.noise if noise is None else np.full(len(design.noise), noise)
     weight = design.weight if shown is None else design.weight * shown
-    theta = np.zeros(len(pull))
+    theta = np.zeros(len(pull)) if start is None else start.copy()
+
+    def missed(theta: Array) -> float:
+        """The sum to minimise."""
+        strange = np.log1p(((design.log_s - np.log(design.predicted(theta)[0])) / (2 * deviation)) ** 2)
+        return float(4 * weight @ strange + pull @ theta**2)
+
+    least = missed(theta)
     for _ in range(STEPS):
         totals, _, compute_s, memory_s = design.predicted(theta)
-        slopes = design.slopes(totals, compute_s, memory_s)
+        slopes = (
+            design.slopes(totals, compute_s, memory_s).multiply(np.full(len(pull), free)[None, :]).tocsr()
+        )
         apart = design.log_s - np.log(totals)
         weights = weight * certainty(apart, deviation)
         hessian = (slopes.multiply(weights[:, None]).T @ slopes).toarray() + np.diag(pull)
-        step = np.linalg.solve(hessian, slopes.T @ (weights * apart) - pull * theta)
-        theta += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+        step = np.linalg.solve(hessian, slopes.T @ (weights * apart) - pull * theta * free)
+        step = np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+        # calls that a step too long leaves far off would count as strange, and never come back
+        while (found := missed(theta + step)) > least and np.abs(step).max(initial=0) > SETTLED:
+            step = step / 2
+        theta, least = (theta + step, found) if found <= least else (theta, least)
         if np.abs(step).max(initial=0) < SETTLED:
             break
     return theta

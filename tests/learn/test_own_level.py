@@ -170,6 +170,11 @@ def test_few_networks_make_nothing_worse_and_ten_help() -> None:
     assert after < 0.75 * before
 
 
+def test_ten_networks_count_by_the_noise_that_networks_have() -> None:
+    ten = teach(start(), networks(10, moved(linear_compute=1.2, norm_memory=1.2), seed=3, noise=0.12))
+    assert ten.after < 0.8 * ten.before  # 0.85 where they may count as noisier
+
+
 def test_networks_that_gain_nothing_leave_the_factors_as_they_are() -> None:
     given = networks(12, moved())
     taught = teach(start(), given)
