@@ -11,16 +11,26 @@ from neuralpower.ask.words import WEIGHTS
 _COMMANDS = {
     "train training finetune fine-tune": "predict --phase training",
     "serve simulate load": "traffic",
-    "fps latency speed estimate throughput flops run": "predict",
+    "fps latency speed estimate throughput flops run infer inference": "predict",
+    "summary info params parameters macs count analyze analyse energy power watts joules": "predict",
     "roofline layers bottleneck": "predict --by layer",
-    "memory mem vram fits oom": "fit",
+    "memory mem vram fits oom max-batch maxbatch max-batch-size batch-size max-context kv-cache": "fit",
     "lora qlora": "fit --phase training --lora 16",
     "cost price": "predict --price 2.49",
     "carbon co2 emissions": "predict --region germany",
     "accuracy errors validate": "evaluate",
     "capacity": "plan",
-    "gpus gpu specs": "devices --specs",
-    "list search": "models",
+    "gpus gpu specs device hardware": "devices --specs",
+    "list search model zoo": "models",
+    "best cheapest recommend choose": "rank",
+    "shard layout tp": "parallel",
+    "ui gui app page dashboard": "web",
+    "grid scan": "sweep",
+    "diff vs": "compare",
+    "check-regression regress ci": "gate",
+    "trace": "explain",
+    "selftest self-test check env info-system": "doctor",
+    "cite citation bibtex --cite": "--version",
 }
 """What people call it -> a command, and the options that say the same."""
 _OPTIONS = {
@@ -30,7 +40,7 @@ _OPTIONS = {
     "--dp --dp-size --data-parallel-size": "--data-parallel {}",
     "--ep --ep-size --expert-parallel-size": "--expert-parallel {}",
     "--qps --rps --request-rate --requests-per-second": "--rate {}",
-    "--concurrency --clients --max-concurrency": "--users {}",
+    "--concurrency --clients --max-concurrency --users": "--users {} --concurrency {} --batch-size {}",
     "--slo --goodput --target": "--sla {}",
     "--ttft --slo-ttft --sla-ttft --max-ttft": "--sla ttft={}@p95",
     "--tpot --slo-tpot --sla-tpot --max-tpot --itl --slo-itl": "--sla tpot={}@p95",
@@ -43,7 +53,14 @@ _OPTIONS = {
     "--quant --quantization --quantize": "--weights {}",
     "--width --height --size --image-size --imgsz --img-size": "--resolution {}",
     "--num-steps --num-inference-steps": "--steps {}",
-    "--gpu --gpus --hardware --accelerator --devices": "--device {}",
+    "--gpu --gpus --hardware --accelerator --devices --device": "--device {} --devices {}",
+    "--dataset-size --num-samples": "--samples {}",
+    "--epochs": "--samples {}*IMAGES",
+    "--vram --gpu-memory --memory-limit": "--memory {}",
+    "--throughput --min-throughput": "--rate {}",
+    "--num-frames --length": "--frames {} --seq-len {}",
+    "--seq --seqlen --sequence-length --max-length --max-seq-len": "--seq-len {} --context {}",
+    "--bounds --confidence --error --uncertainty --interval --summary --all": "",
     "--metric --sort --rank-by --order-by": "--by {}",
     "--input-len --isl --prompt-len --input-tokens --prompt": "--input {} --prompt {}",
     "--output-len --osl --max-tokens --output-tokens --output --new-tokens": "--output {} --new-tokens {}",
@@ -54,7 +71,14 @@ _OPTIONS = {
     "--input-size": "--input-shape {}",
     "--model": "{}",
 }
-"""Options of other tools -> what says the same here; the first that the command has."""
+"""Options of other tools -> what says the same here; the first that the command has; "": always printed."""
+_IMPLIED = {
+    "--new-tokens --prompt": "--phase generate",
+    "--context": "--phase decode",
+    "--samples": "--phase training",
+    "--concurrency": "--engine vllm",
+}
+"""Options -> what they need besides, where the command has it and nothing is said of it."""
 _JOINED = {"--sla": ",", "--resolution": "x", "--device": ","}
 """Options that take several values, and what stands between them."""
 
@@ -62,27 +86,43 @@ WAYS = {word: way for names, way in (_COMMANDS | _OPTIONS).items() for word in n
 Options = Callable[[str], "set[str]"]  # of the command of that name
 
 
-def said_here(arguments: Sequence[str], refused: str, commands: Iterable[str], options: Options) -> str:
+def said_here(
+    arguments: Sequence[str],
+    refused: str,
+    commands: Iterable[str],
+    options: Options,
+    is_model: Callable[[str], bool] = lambda text: False,
+) -> str:
     """The command line with the words of this program; "" where it has none for the refused option.
 
-    What no word here says, such as a budget among other words, is omitted. `refused`: "" of a command.
+    What no word here says, such as a budget among other words, is omitted, and named. `refused`: "" of a
+    command.
     """
     if not arguments:
         return ""
     first, *rest = arguments
+    if WAYS.get(first) == "--version":
+        return "neuralpower --version"
     if first not in commands and first not in WAYS:
-        return ""
+        if not is_model(first):
+            return ""
+        first, rest = "predict", [*arguments]
     name, *more = [first] if first in commands else WAYS[first].split()
     several = len(_values(rest, "--device", "--devices")) > 1
     if name == "compare" and several:
         name = "rank"
     known = options(name)
-    if refused and not _way(refused, ["1"], known):
+    if refused and not _way(refused, ["1"], known) and WAYS.get(refused) != "":
         return ""
     words: list[str] = []
+    omitted: list[str] = []
     taken: dict[str, list[str]] = {}
     for option, values in _asked(rest, known, several=several):
         way = [option, *values] if not option or option in known else _way(option, values, known)
+        if way and way[0] in rest and option not in known:
+            way = []
+        if not way and WAYS.get(option) != "":
+            omitted.append(option)
         if way and way[0] in _JOINED:
             taken.setdefault(way[0], []).extend(way[1:])
         else:
@@ -91,10 +131,12 @@ def said_here(arguments: Sequence[str], refused: str, commands: Iterable[str], o
         words += [option, _JOINED[option].join(values)]
     if (not words or words[0].startswith("-")) and known & {"model", "models"}:
         words.insert(0, "MODEL")
+    more += [part for names, way in _IMPLIED.items() if {*names.split()} & {*words} for part in way.split()]
     for place in range(0, len(more), 2):
-        words += more[place : place + 2] if more[place] not in words else []
+        words += more[place : place + 2] if more[place] in known and more[place] not in words else []
     line = [name, *words]
-    return "" if line == [*arguments] else shlex.join(["neuralpower", *line])
+    without = f" (nothing here says {', '.join(omitted)})" if omitted else ""
+    return "" if line == [*arguments] else shlex.join(["neuralpower", *line]) + without
 
 
 def _asked(rest: Sequence[str], known: set[str], *, several: bool) -> Iterator[tuple[str, list[str]]]:
@@ -135,6 +177,8 @@ def _way(option: str, values: Sequence[str], known: set[str]) -> list[str]:
         if name in known:
             if name == "--dtype" and value in WEIGHTS and "--weights" in known:
                 name = "--weights"
+            if name == "--input-shape" and value.isdecimal():
+                text = "3x{0}x{0}"
             if name == "--task" and value == "diffusion":
                 value = "image"
             if name == "--sla" and re.fullmatch(r"[\d.]+", value):
