@@ -119,7 +119,7 @@ def said_here(
     taken: dict[str, list[str]] = {}
     for option, values in _asked(rest, known, several=several):
         way = [option, *values] if not option or option in known else _way(option, values, known)
-        if way and way[0] in rest and option not in known:
+        if way and way[0].startswith("-") and way[0] in rest and option not in known:
             way = []
         if not way and WAYS.get(option) != "":
             omitted.append(option)

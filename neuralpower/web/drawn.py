@@ -76,7 +76,7 @@ def glance(view: View, answers: Sequence[Answer]) -> Table:
         "device": lambda one: short(one, view),
         "latency": lambda one: quantity(one.here.seconds.value, "s"),
         "90 % bounds": lambda one: _ends(one.here.seconds),
-        f"{unit}s/{time[0]}": lambda one: f"{one.here.rate.value * seconds:,.4g}",
+        f"{unit}s/{time[0]}": lambda one: plain(one.here.rate.value * seconds, 4),
         f"energy per {unit}": lambda one: _each(one),
         "power": lambda one: _power(one),
         "memory": lambda one: "-" if one.here.memory is None else binary(one.here.memory[0]),
