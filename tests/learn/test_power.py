@@ -277,9 +277,9 @@ def test_a_table_shows_watts_and_joules_where_they_are_trained(predictor: Predic
     lines = prediction_table(p, by, 3, 0, full=True).splitlines()
     energy = next(line for line in lines if line.startswith("energy"))
     at = next(i for i, line in enumerate(lines) if line.endswith("basis"))
-    header, lines = lines[at], lines[at + 2 :]
+    head, header, lines = lines[:at], lines[at], lines[at + 2 :]
     assert energy.startswith(f"energy {quantity(p.energy_j.value, 'J')} (")
-    assert any(f"power {quantity(p.power_w.value, 'W')} (" in line for line in lines[:at])
+    assert any(f"power {quantity(p.power_w.value, 'W')} (" in line for line in head)
     assert header.split()[-5:] == ["power", "energy", "FLOP", "bound", "basis"]
     merged = {"kind": p.by_kind(), "module": p.by_module(3), "layer": p.rows}[by]
     assert sum(row.energy_j or 0 for row in merged) == pytest.approx(sum(row.energy_j or 0 for row in p.rows))
