@@ -314,4 +314,7 @@ def _elsewhere(option: str) -> str:
     option, *_ = [*WAYS.get(option, "").split(), option]
     having = [name for name in COMMANDS if option in _options(name)] if option.startswith("--") else []
     some = ", ".join(f"`{name}`" for name in having[:3]) + (" ..." if len(having) > 3 else "")
-    return f"{some} {'has' if len(having) == 1 else 'have'} {option}" if having else ""
+    if not having:
+        return ""
+    line = said_here([having[0], *sys.argv[2:]], "", COMMANDS, _options, own=False)
+    return f"{some} {'has' if len(having) == 1 else 'have'} {option}, as in {line}"

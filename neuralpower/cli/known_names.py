@@ -158,6 +158,9 @@ def check_device(text: str) -> None:
     from neuralpower.devices.spec import spec_of
 
     for name in text.split(","):
+        if is_cluster(name.strip()):
+            way = f"--devices {name.strip()} --tensor-parallel {int(name.strip().partition('x')[0])}"
+            raise InputError(f"device {name.strip()!r}: is more than one; write {way}")
         if name.strip().partition(":")[0] in ("cpu", "cuda"):
             cuda_number(name.strip())
         elif name.strip():

@@ -22,6 +22,10 @@ _COMMANDS = {
     "capacity": "plan",
     "gpus gpu specs device hardware": "devices --specs",
     "list search model zoo": "models",
+    "plot chart picture draw figure": "predict --plot page.html",
+    "video image generate chat": "predict",
+    "vllm": "fit --engine vllm",
+    "sglang": "fit --engine sglang",
     "best cheapest recommend choose": "rank",
     "shard layout tp": "parallel",
     "ui gui app page dashboard": "web",
@@ -44,6 +48,8 @@ _OPTIONS = {
     "--slo --goodput --target": "--sla {}",
     "--ttft --slo-ttft --sla-ttft --max-ttft": "--sla ttft={}@p95",
     "--tpot --slo-tpot --sla-tpot --max-tpot --itl --slo-itl": "--sla tpot={}@p95",
+    "--latency --slo-latency --max-latency": "--max-latency {} --sla latency={}@p95",
+    "--amp --mixed-precision": "--autocast bfloat16",
     "--precision --data-type --torch-dtype": "--dtype {}",
     "--fp16 --half --float16": "--dtype float16",
     "--bf16 --bfloat16": "--dtype bfloat16",
@@ -65,6 +71,8 @@ _OPTIONS = {
     "--input-len --isl --prompt-len --input-tokens --prompt": "--input {} --prompt {}",
     "--output-len --osl --max-tokens --output-tokens --output --new-tokens": "--output {} --new-tokens {}",
     "--ctx --context-length --max-model-len": "--context {} --max-model-len {}",
+    "--draft-model --speculative-model --assistant-model": "--draft {}",
+    "--num-speculative-tokens --speculative-tokens": "--draft-tokens {}",
     "--cost": "--price {}",
     "--carbon --country --zone": "--region {}",
     "--type": "--task {}",
@@ -79,6 +87,8 @@ _IMPLIED = {
     "--concurrency": "--engine vllm",
 }
 """Options -> what they need besides, where the command has it and nothing is said of it."""
+_NEEDED = {"traffic": ("--rate --users --trace --sla", "--rate 4")}
+"""Commands -> options of which they need one, and an example of it."""
 _JOINED = {"--sla": ",", "--resolution": "x", "--device": ","}
 """Options that take several values, and what stands between them."""
 
@@ -92,11 +102,12 @@ def said_here(
     commands: Iterable[str],
     options: Options,
     is_model: Callable[[str], bool] = lambda text: False,
+    own: bool = True,
 ) -> str:
     """The command line with the words of this program; "" where it has none for the refused option.
 
     What no word here says, such as a budget among other words, is omitted, and named. `refused`: "" of a
-    command.
+    command. `own`: the line was typed, so that it is no answer.
     """
     if not arguments:
         return ""
@@ -132,11 +143,13 @@ def said_here(
     if (not words or words[0].startswith("-")) and known & {"model", "models"}:
         words.insert(0, "MODEL")
     more += [part for names, way in _IMPLIED.items() if {*names.split()} & {*words} for part in way.split()]
+    if name in _NEEDED and not {*_NEEDED[name][0].split()} & {*words}:
+        more += _NEEDED[name][1].split()
     for place in range(0, len(more), 2):
         words += more[place : place + 2] if more[place] in known and more[place] not in words else []
     line = [name, *words]
     without = f" (nothing here says {', '.join(omitted)})" if omitted else ""
-    return "" if line == [*arguments] else shlex.join(["neuralpower", *line]) + without
+    return "" if own and line == [*arguments] else shlex.join(["neuralpower", *line]) + without
 
 
 def _asked(rest: Sequence[str], known: set[str], *, several: bool) -> Iterator[tuple[str, list[str]]]:

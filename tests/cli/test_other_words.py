@@ -41,6 +41,9 @@ SAID = {
     "predict gpt2 --device t4 --confidence": "predict gpt2 --device t4",  # bounds are always printed
     "gpt2 --device t4": "predict gpt2 --device t4",
     "max-batch gpt2": "fit gpt2",
+    "plot gpt2": "predict gpt2 --plot page.html",
+    "vllm gpt2 --max-model-len 512": "fit gpt2 --max-model-len 512 --engine vllm",
+    "plan gpt2 --qps 3 --latency 5s": "plan gpt2 --rate 3 --sla latency=5s@p95",
     "cite": "--version",
 }
 
@@ -56,15 +59,15 @@ def test_other_words_are_answered_with_the_line_to_type(typed: str) -> None:
 @pytest.mark.parametrize(
     ("option", "way"),
     [
-        ("--max-num-seqs", "`fit`, `traffic`, `plan` have --max-num-seqs"),
-        ("--qps", "`traffic`, `plan` have --rate"),
+        ("--max-num-seqs", "`fit`, `traffic`, `plan` have --max-num-seqs, as in neuralpower fit gpt2 {} 256"),
+        ("--qps", "`traffic`, `plan` have --rate, as in neuralpower traffic gpt2 --rate 256"),
         ("--batch-sizes", "see --help"),  # a slip, with what is near
     ],
 )
 def test_an_option_of_other_commands_names_them(option: str, way: str) -> None:
     ran = run("predict", "gpt2", option, "256")
     assert ran.code == 2 and ran.err.startswith(f"error: No such option: {option}")
-    assert ran.err.endswith(f"; {way}\n")
+    assert ran.err.endswith(f"; {way.format(option)}\n")
 
 
 def test_each_way_is_an_option_that_some_command_has() -> None:
@@ -73,6 +76,11 @@ def test_each_way_is_an_option_that_some_command_has() -> None:
         said = [part for part in way.split() if part.startswith("--")]
         assert {*said} <= every, word
         assert word.startswith("--") or way.split()[0] in (*COMMANDS, "--version") and word not in COMMANDS
+
+
+def test_several_devices_in_the_place_of_one_are_told_the_option() -> None:
+    ran = run("predict", "gpt2", "--device", "2xh100")
+    assert ran.code == 2 and ran.err.endswith("; write --devices 2xh100 --tensor-parallel 2\n")
 
 
 def test_a_value_is_taken_by_other_names_here_and_in_python() -> None:
