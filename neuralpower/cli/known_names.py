@@ -159,8 +159,9 @@ def check_device(text: str) -> None:
 
     for name in text.split(","):
         if is_cluster(name.strip()):
-            way = f"--devices {name.strip()} --tensor-parallel {int(name.strip().partition('x')[0])}"
-            raise InputError(f"device {name.strip()!r}: is more than one; write {way}")
+            count, _, device = name.strip().partition("x")
+            way = f"write --device {device} --tensor-parallel {count}"
+            raise InputError(f"device {name.strip()!r}: is more than one; {way}")
         if name.strip().partition(":")[0] in ("cpu", "cuda"):
             cuda_number(name.strip())
         elif name.strip():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from neuralpower.ask.words import WEIGHTS
 
@@ -22,7 +23,7 @@ _COMMANDS = {
     "capacity": "plan",
     "gpus gpu specs device hardware": "devices --specs",
     "list search model zoo": "models",
-    "plot chart picture draw figure": "predict --plot page.html",
+    "plot chart picture draw": "predict --plot page.html",
     "video image generate chat": "predict",
     "vllm": "fit --engine vllm",
     "sglang": "fit --engine sglang",
@@ -107,7 +108,7 @@ def said_here(
     """The command line with the words of this program; "" where it has none for the refused option.
 
     What no word here says, such as a budget among other words, is omitted, and named. `refused`: "" of a
-    command. `own`: the line was typed, so that it is no answer.
+    command. `own`: the line was typed; the same line is "".
     """
     if not arguments:
         return ""
@@ -142,14 +143,24 @@ def said_here(
         words += [option, _JOINED[option].join(values)]
     if (not words or words[0].startswith("-")) and known & {"model", "models"}:
         words.insert(0, "MODEL")
-    more += [part for names, way in _IMPLIED.items() if {*names.split()} & {*words} for part in way.split()]
-    if name in _NEEDED and not {*_NEEDED[name][0].split()} & {*words}:
-        more += _NEEDED[name][1].split()
-    for place in range(0, len(more), 2):
-        words += more[place : place + 2] if more[place] in known and more[place] not in words else []
+    words += _besides(name, words, more, known)
     line = [name, *words]
     without = f" (nothing here says {', '.join(omitted)})" if omitted else ""
     return "" if own and line == [*arguments] else shlex.join(["neuralpower", *line]) + without
+
+
+def _besides(name: str, words: Sequence[str], more: Sequence[str], known: set[str]) -> Iterator[str]:
+    """Options that a line lacks: `more`, those that its options imply, and those that its command needs."""
+    ways = [*more]
+    for names, way in _IMPLIED.items():
+        ways += way.split() if {*names.split()} & {*words} else []
+    if name in _NEEDED and not {*_NEEDED[name][0].split()} & {*words}:
+        ways += _NEEDED[name][1].split()
+    said = {*words}
+    for option, value in zip_longest(ways[::2], ways[1::2]):
+        if option in known and option not in said:
+            said.add(option)
+            yield from (option, value) if value else (option,)
 
 
 def _asked(rest: Sequence[str], known: set[str], *, several: bool) -> Iterator[tuple[str, list[str]]]:

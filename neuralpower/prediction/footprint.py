@@ -10,7 +10,7 @@ from typing import Any
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import Declared
 from neuralpower.networks.phases import DECODE, PREFILL
-from neuralpower.prediction.carbon import Intensity, given, of_region
+from neuralpower.prediction.carbon import Intensity, countries, given, of_region
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import Prediction
@@ -157,6 +157,11 @@ def footprint_of(prediction: Prediction, options: Mapping[str, Any]) -> Footprin
     return Footprint(tuple(lines), terms.warnings)
 
 
+def regions() -> dict[str, str]:
+    """Names of the countries whose carbon is known, by code."""
+    return countries()
+
+
 def _intensity(asked: Mapping[str, Any]) -> Intensity | None:
     region, number = asked.get("region"), asked.get("carbon_intensity")
     if region is not None and number is not None:
@@ -208,7 +213,7 @@ def energy_lines(made: Made, terms: Terms) -> Iterator[Line]:
 
 
 def _steps(prediction: Prediction, made: Made, name: str, count: float, options: Mapping[str, Any]) -> float:
-    """Steps of a training run of so many tokens or samples."""
+    """Steps of a training run of `count` tokens or samples."""
     length = options.get("seq_len") if name == "tokens" else 1
     if prediction.training is None or not length:
         more = " and --seq-len" if name == "tokens" else ""

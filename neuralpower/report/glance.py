@@ -27,7 +27,7 @@ MOSTLY = 0.995  # share of the time that counts as all of it
 def glance(p: Prediction) -> list[str]:
     """What runs on what and how sure that is, time, energy and price, memory; warnings come first.
 
-    Where a line is longer than `grid.at_most` allows, its clauses go where they have room.
+    Where a line is longer than `grid.at_most` allows, its clauses go where they fit.
     """
     what, where, sure = _question(p), f"on {_place(p)}", sureness(p)
     latency, waits = f"latency {_bounds(p)}{_rate(p)}", _each_token(p)
@@ -51,7 +51,7 @@ def glance(p: Prediction) -> list[str]:
 
 
 def _packed(lines: list[str], clauses: Iterable[str], width: int) -> list[str]:
-    """The lines, with each clause at the end of the last line, but the first, that has room for it."""
+    """The lines, with each clause at the end of the last line, but the first, that is short enough."""
     for clause in clauses:
         room = [i for i, line in enumerate(lines) if i and len(line) + 2 + len(clause) <= width]
         if room:

@@ -173,7 +173,7 @@ class Pages:
         return _html(await self.work(request, lambda: self.site.page(asked)))
 
     async def asked(self, request: Request) -> View:
-        """The view that is asked for, for what its model takes."""
+        """The requested view, for what its model takes."""
         asked = _view(request)
         return await self.work(request, lambda: self.site.fitted(asked))
 

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError, NeuralPowerError, shortened_names
 from neuralpower.networks.catalogue import catalogue, named
 from neuralpower.networks.slips import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
-from neuralpower.prediction.carbon import countries
+from neuralpower.prediction.footprint import regions
 from neuralpower.report.chart_files import svg_text
 from neuralpower.report.charts import XY, Bars, slug
 from neuralpower.report.grid import at_most
@@ -147,7 +147,7 @@ class Site:
             dtypes=DTYPES,
             weights=words.WEIGHTS,
             ranks=RANKS,
-            regions=sorted(countries().items(), key=lambda one: one[1]),
+            regions=sorted(regions().items(), key=lambda one: one[1]),
             most=MOST,
             trust=self.trust_code,
         )

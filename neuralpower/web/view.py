@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from neuralpower.ask import texts, words
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.prediction.carbon import countries
+from neuralpower.prediction.footprint import regions
 
 MOST_DEVICES = 4
 RANKS = (1, 2, 4, 8)
@@ -200,7 +200,7 @@ def view_of(query: Sequence[tuple[str, str]]) -> View:
         ranks=int(_word("ranks", last.get("ranks") or "1", tuple(map(str, RANKS)))),
         input=whole["input"] or View.input,
         output=whole["output"] or View.output,
-        region=_word("region", last.get("region", ""), ("", *countries())),
+        region=_word("region", last.get("region", ""), ("", *regions())),
     )
 
 

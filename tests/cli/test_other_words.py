@@ -41,6 +41,7 @@ SAID = {
     "predict gpt2 --device t4 --confidence": "predict gpt2 --device t4",  # bounds are always printed
     "gpt2 --device t4": "predict gpt2 --device t4",
     "max-batch gpt2": "fit gpt2",
+    "gpus": "devices --specs",
     "plot gpt2": "predict gpt2 --plot page.html",
     "vllm gpt2 --max-model-len 512": "fit gpt2 --max-model-len 512 --engine vllm",
     "plan gpt2 --qps 3 --latency 5s": "plan gpt2 --rate 3 --sla latency=5s@p95",
@@ -80,7 +81,7 @@ def test_each_way_is_an_option_that_some_command_has() -> None:
 
 def test_several_devices_in_the_place_of_one_are_told_the_option() -> None:
     ran = run("predict", "gpt2", "--device", "2xh100")
-    assert ran.code == 2 and ran.err.endswith("; write --devices 2xh100 --tensor-parallel 2\n")
+    assert ran.code == 2 and ran.err.endswith("; write --device h100 --tensor-parallel 2\n")
 
 
 def test_a_value_is_taken_by_other_names_here_and_in_python() -> None:
