@@ -25,6 +25,7 @@ Results print as the tables of the command line; names hold SI units (`runtime_s
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,9 @@ Shown.drawing = staticmethod(_drawing)
 def __getattr__(name: str) -> Any:
     """Import public names whose modules need torch on demand (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'neuralpower' has no attribute {name!r}")
+        near = difflib.get_close_matches(name, __all__, n=3)
+        way = f"did you mean {', '.join(near)}?" if near else "dir(neuralpower) lists what it has"
+        raise AttributeError(f"module 'neuralpower' has no attribute {name!r}; {way}")
     home = importlib.import_module(_HOMES[name])
     return home if name == "compat" else getattr(home, name)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from neuralpower.api.apart import apart
 from neuralpower.ask import texts
-from neuralpower.ask.options import Standing, options_of
 from neuralpower.ask.spread import Given
 from neuralpower.devices.spec import known_spec, known_specs
 from neuralpower.files.stages import stage
@@ -43,7 +42,7 @@ def asked_rank(model: Any, devices: Any, options: Given) -> Ranking:
 
     known = {name: partial(asked, name, make) for name, make in _devices(devices).items()}
     by = str(options.get("by") or RATE)
-    found = rank(_name(network), known, request, options_of(Standing)["by"].meant(by) or by, terms)
+    found = rank(_name(network), known, request, by, terms)
     return replace(found, warnings=terms.warnings)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from neuralpower.ask.options import no_word, options_of
+from neuralpower.ask.words import meant_by
 from neuralpower.errors import InputError, unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,7 +34,9 @@ def keywords(what: str, options: Mapping[str, Any], table: Any, command: str = "
     for name, value in named.items():
         one = known[name]
         if one.what and one.meant is no_word and isinstance(value, str) and value not in one.words:
-            raise unknown(one.what, value, one.words)
+            if (word := meant_by(value, one.words)) is None:
+                raise unknown(one.what, value, one.words)
+            named[name] = word
     return named
 
 

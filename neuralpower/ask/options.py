@@ -64,11 +64,6 @@ def _cast(text: str) -> str | None:
     return text if full_name(text) in AUTOCAST_DTYPES else None
 
 
-def _standing(text: str) -> str | None:
-    rates = "samples/s", "throughput", "latency", "images/h", "videos/h", "sounds/h"
-    return "tokens/s" if text in rates else None
-
-
 @dataclass(frozen=True)
 class Option:
     """What `--help`, docstrings and messages say of an option, and what it accepts."""
@@ -482,6 +477,7 @@ class Run(TypedDict, total=False):
     """How much is trained."""
 
     tokens: Annotated[float | None, Option("training: tokens of the whole run, for its kWh.", COST)]
+    samples: Annotated[float | None, Option("training: samples of the whole run, for its kWh.", COST)]
 
 
 class Room(TypedDict, total=False):
@@ -874,7 +870,6 @@ class Standing(TypedDict, total=False):
             "tokens/s",
             what="ranking",
             words=words.STANDINGS,
-            meant=_standing,
         ),
     ]
 

@@ -22,6 +22,7 @@ from typer.main import get_group
 from neuralpower.ask.panels import GENERAL
 from neuralpower.cli.commands import Spelled, bare
 from neuralpower.cli.interrupts import end_like_ctrl_c
+from neuralpower.cli.known_names import check_model
 from neuralpower.cli.other_words import WAYS, said_here
 from neuralpower.cli.output import (
     GONE,
@@ -276,7 +277,7 @@ def _usage(error: Exception) -> int:
             way = f"it takes: {_said_of(getattr(error, 'option_name', ''))}"
         elif text.startswith(("No such option", "No such command", "Got unexpected extra")):
             option = getattr(error, "option_name", "")
-            line = said_here(sys.argv[1:], option, COMMANDS, _options)
+            line = said_here(sys.argv[1:], option, COMMANDS, _options, _is_model)
             having = "" if line else _elsewhere(option)
             if having or line:
                 text = re.sub(r"\.? (\(Possible|Did you mean).*", "", text)
@@ -293,6 +294,15 @@ def _options(name: str) -> set[str]:
     return {flag for p in getattr(command, "params", ()) for flag in (*p.opts, *p.secondary_opts)}
 
 
+def _is_model(text: str) -> bool:
+    """Whether a word names a model, so that a command is missing before it."""
+    try:
+        check_model(text)
+    except NeuralPowerError:
+        return False
+    return True
+
+
 def _said_of(option: str) -> str:
     """The help of an option of the command that is run."""
     parameters: Sequence[Any] = command_of(sys.argv[1]).params if sys.argv[1] in COMMANDS else ()
@@ -304,4 +314,7 @@ def _elsewhere(option: str) -> str:
     option, *_ = [*WAYS.get(option, "").split(), option]
     having = [name for name in COMMANDS if option in _options(name)] if option.startswith("--") else []
     some = ", ".join(f"`{name}`" for name in having[:3]) + (" ..." if len(having) > 3 else "")
-    return f"{some} {'has' if len(having) == 1 else 'have'} {option}" if having else ""
+    if not having:
+        return ""
+    line = said_here([having[0], *sys.argv[2:]], "", COMMANDS, _options, own=False)
+    return f"{some} {'has' if len(having) == 1 else 'have'} {option}, as in {line}"

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer import Option
 
+from neuralpower.ask.words import meant_by
 from neuralpower.dtypes import MEASURABLE, full_name
 from neuralpower.errors import unknown
 
@@ -45,7 +46,7 @@ class _Words:
     def _word(self, text: str) -> str:
         if not text or text in self.listed():
             return text
-        word = self.meant(text)
+        word = self.meant(text) or meant_by(text, self.listed())
         if word is None:
             raise unknown(self.what, text, self.listed())
         return word

@@ -158,6 +158,10 @@ def check_device(text: str) -> None:
     from neuralpower.devices.spec import spec_of
 
     for name in text.split(","):
+        if is_cluster(name.strip()):
+            count, _, device = name.strip().partition("x")
+            way = f"write --device {device} --tensor-parallel {count}"
+            raise InputError(f"device {name.strip()!r}: is more than one; {way}")
         if name.strip().partition(":")[0] in ("cpu", "cuda"):
             cuda_number(name.strip())
         elif name.strip():

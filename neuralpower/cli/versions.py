@@ -7,9 +7,13 @@ import platform
 from neuralpower.version import __version__, version_of
 
 SHOWN = ("torch", "transformers")
+METHOD = "Cai et al., NeuralPower, ACML 2017, arxiv.org/abs/1710.05420"
 
 
 def versions() -> str:
-    """The line that --version prints."""
+    """What --version prints: versions, and how to cite them."""
     others = [f"{name} {version_of(name) or 'not installed'}" for name in SHOWN]
-    return f"neuralpower {__version__} ({', '.join([*others, f'Python {platform.python_version()}'])})"
+    others.append(f"Python {platform.python_version()}")
+    return (
+        f"neuralpower {__version__} ({', '.join(others)})\nTo cite: neuralpower {__version__}, and {METHOD}"
+    )

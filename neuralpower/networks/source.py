@@ -33,6 +33,7 @@ AT_A_PROMPT = (
 IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
 
 
+IMAGE = 3  # sizes of a picture: channels, height, width
 WANTS_VALUES = ("meta", "Meta", "data pointer", "storage")  # words of torch's errors where a tensor has none
 MOST_UNASKED_BYTES = 2**30  # built with values where no error says that values are missing: some seconds
 
@@ -188,6 +189,10 @@ def by_shape(
         InputError: a `seq_len` for a shape of more than two sizes, which has no steps.
     """
     shape, seq_len = request.input_shape or natural, request.seq_len
+    sides = request.input_shape or ()
+    if natural is not None and len(natural) == IMAGE and len(sides) == IMAGE - 1:
+        given, right = ("x".join(map(str, sizes)) for sizes in (sides, (natural[0], *sides)))
+        raise InputError(f"--input-shape {given}: the inputs of {name} have {IMAGE} sizes; write {right}")
     if seq_len is not None:
         if shape is not None and len(shape) > 2:
             raise InputError(

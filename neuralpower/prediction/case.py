@@ -252,4 +252,4 @@ def _too_little(memory: Memory, predictor: Predictor, margin: float | None) -> I
             takes += f", with {margin:.0%} to keep free"
     else:
         return
-    yield f"{said}: needs {takes}; the device has {gib(room)}. Fix: neuralpower fit finds what fits"
+    yield f"{said}: needs {takes} of {gib(room)}; `neuralpower fit` finds what fits"

@@ -10,7 +10,7 @@ from typing import Any
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import Declared
 from neuralpower.networks.phases import DECODE, PREFILL
-from neuralpower.prediction.carbon import Intensity, given, of_region
+from neuralpower.prediction.carbon import Intensity, countries, given, of_region
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.images import Images
 from neuralpower.prediction.prediction import Prediction
@@ -18,8 +18,10 @@ from neuralpower.prediction.prices import Price, price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
 
 HOUR_S, KWH_J, MILLION = 3600.0, 3.6e6, 1e6
-ASKED = "node_overhead pue price currency region carbon_intensity tokens".split()
-OF_ENERGY = "node_overhead pue region carbon_intensity tokens".split()  # of these, what needs the energy
+ASKED = "node_overhead pue price currency region carbon_intensity tokens samples".split()
+OF_ENERGY = (
+    "node_overhead pue region carbon_intensity tokens samples".split()
+)  # of these, what needs the energy
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,11 @@ def footprint_of(prediction: Prediction, options: Mapping[str, Any]) -> Footprin
     return Footprint(tuple(lines), terms.warnings)
 
 
+def regions() -> dict[str, str]:
+    """Names of the countries whose carbon is known, by code."""
+    return countries()
+
+
 def _intensity(asked: Mapping[str, Any]) -> Intensity | None:
     region, number = asked.get("region"), asked.get("carbon_intensity")
     if region is not None and number is not None:
@@ -166,16 +173,17 @@ def _intensity(asked: Mapping[str, Any]) -> Intensity | None:
 
 def _energy(prediction: Prediction, made: Made, terms: Terms, options: Mapping[str, Any]) -> Iterator[Line]:
     """Joules, their carbon, and those of a training run."""
-    tokens = options.get("tokens")
     if made.energy_j is None and any(options.get(name) is not None for name in OF_ENERGY):
         raise InputError(f"no energy of {made.device}: {made.reason}")
     if made.energy_j is None:
         return
     yield from energy_lines(made, terms)
-    if tokens is not None:
-        steps = _steps(prediction, made, tokens, options)
+    for name in ("tokens", "samples"):
+        if (count := options.get(name)) is None:
+            continue
+        steps = _steps(prediction, made, name, count, options)
         total = times(terms.with_node(made, made.energy_j), terms.pue * steps / KWH_J)
-        yield Line(f"training on {float(tokens):g} tokens", total, "kWh")
+        yield Line(f"training on {float(count):g} {name}", total, "kWh")
         if terms.intensity is not None:
             yield Line("carbon of the training", times(total, terms.intensity.grams_per_kwh), "g")
 
@@ -204,14 +212,15 @@ def energy_lines(made: Made, terms: Terms) -> Iterator[Line]:
         yield Line(f"carbon per million {unit}s", grams, "g", about)
 
 
-def _steps(prediction: Prediction, made: Made, tokens: float, options: Mapping[str, Any]) -> float:
-    """Steps of a training run."""
-    length = options.get("seq_len")
+def _steps(prediction: Prediction, made: Made, name: str, count: float, options: Mapping[str, Any]) -> float:
+    """Steps of a training run of `count` tokens or samples."""
+    length = options.get("seq_len") if name == "tokens" else 1
     if prediction.training is None or not length:
-        raise InputError(f"--tokens {tokens:g}: is of a training run; add --phase training and --seq-len")
-    if not tokens > 0:
-        raise InputError(f"--tokens {tokens:g}: must be more than 0")
-    return float(tokens) / (made.count * float(length))
+        more = " and --seq-len" if name == "tokens" else ""
+        raise InputError(f"--{name} {count:g}: is of a training run; add --phase training{more}")
+    if not count > 0:
+        raise InputError(f"--{name} {count:g}: must be more than 0")
+    return float(count) / (made.count * float(length))
 
 
 def _money(prediction: Prediction, made: Made, price: Price) -> Iterator[Line]:

@@ -50,6 +50,14 @@ HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
 MEANT = {  # what people try -> what it is called
     **{"latency": "runtime_s (s, with bounds)", "latency_s": "runtime_s", "time": "runtime_s"},
+    **{"latency_ms": "runtime_s.value * 1e3", "runtime": "runtime_s", "runtime_ms": "runtime_s.value * 1e3"},
+    **{
+        "total_energy": "energy_j",
+        "energy_joules": "energy_j",
+        "power_watts": "power_w",
+        "memory_mb": "memory",
+    },
+    **{"fps": "batch_size / runtime_s.value", "co2": "footprint", "cost": "footprint", "plot_html": "plot()"},
     **{"energy": "energy_j", "power": "power_w", "memory_bytes": "memory.value_bytes"},
     **{"peak_memory": "memory.value_bytes", "by": "by_kind() or by_module()", "layers": "rows"},
     **{"throughput": "batch_size / runtime_s.value", "samples_per_s": "batch_size / runtime_s.value"},

@@ -70,7 +70,7 @@ class Series:
     dash: bool = False
     halo: bool = False  # a wide, pale line that marks the points on it
     labels: tuple[str, ...] = ()  # of each point, shown next to it; "" for none
-    bounds: tuple[tuple[float, float] | None, ...] = ()  # of each y; a pale band joins them
+    bounds: tuple[tuple[float, float] | None, ...] = ()  # of each y; a pale band joins those of a line
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:

@@ -15,30 +15,50 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.several_devices import Parallel
-from neuralpower.report.grid import head_lines
-from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
+from neuralpower.report.grid import head_lines, line_width
+from neuralpower.report.number_format import between, binary, bounded, counted, many, plain, quantity, share
+from neuralpower.trace.question import EAGER, ENGINE
 from neuralpower.trace.recipe import TRAINING
 
+ESTIMATED = ", estimated"  # of watts that nobody measured
 MOSTLY = 0.995  # share of the time that counts as all of it
 
 
 def glance(p: Prediction) -> list[str]:
-    """What runs on what and how sure that is, time, energy and price, memory; warnings come first."""
-    lines = [f"{_question(p)}: {sureness(p)}", f"latency {_bounds(p)}{_rate(p)}"]
-    lines = [visible(lines[0]), styled(lines[1], "bold")]
-    paid = [visible(line) for line in lines_of(_money(p)[-1:])]
-    if p.energy_j is not None and p.power_w is not None:
-        lines.append("; ".join([styled(_energy(p), "bold"), *paid]))
-    elif any(row.power_w is not None for row in p.rows):
-        lines.append("; ".join([f"energy unknown: {p.power_reason}", *paid]))
-    else:
-        lines += paid
-    if p.memory is not None:
-        m, of = p.memory, " of a device" if p.parallel else ""
-        room = "" if p.device_memory_bytes is None else f"; the device has {binary(p.device_memory_bytes)}"
-        value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
-        lines.append(f"memory{of} {value} ({low} to {high}){room}")
-    return head_lines(p.warned, lines)
+    """What runs on what and how sure that is, time, energy and price, memory; warnings come first.
+
+    Where a line is longer than `grid.at_most` allows, its clauses go where they fit.
+    """
+    what, where, sure = _question(p), f"on {_place(p)}", sureness(p)
+    latency, waits = f"latency {_bounds(p)}{_rate(p)}", _each_token(p)
+    joules, watts, paid = _joules(p), _watts(p), [*lines_of(_money(p)[-1:])]
+    energy, width = [one for one in (joules, watts, *paid) if one], line_width()
+    lines = [
+        f"{what}, {where}: {sure}",
+        "; ".join(filter(None, [latency, waits])),
+        "; ".join(energy),
+        _memory(p),
+    ]
+    lines = [line for line in lines if line]
+    if width is not None and any(len(line) > width for line in lines):
+        first = f"{what}, {where}"
+        heads = [first, sure] if len(first) <= width else [what, f"{where}: {sure}"]
+        clauses = [one for one in (waits, _watts(p, short=True), _memory(p, short=True), *paid) if one]
+        lines = _packed([*heads, latency, *([joules] if joules else ())], clauses, width)
+    bold = ("latency ", "energy ")
+    shown = [styled(visible(line), "bold" if line.startswith(bold) else "") for line in lines]
+    return head_lines(p.warned, shown)
+
+
+def _packed(lines: list[str], clauses: Iterable[str], width: int) -> list[str]:
+    """The lines, with each clause at the end of the last line, but the first, that is short enough."""
+    for clause in clauses:
+        room = [i for i, line in enumerate(lines) if i and len(line) + 2 + len(clause) <= width]
+        if room:
+            lines[room[-1]] += f"; {clause}"
+        else:
+            lines.append(clause)
+    return lines
 
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
@@ -98,7 +118,7 @@ def sureness(p: Prediction) -> str:
     elif here is None or here > MOSTLY * p.coverage:
         why = "measured on this device" if p.coverage >= COVERED else "partly measured on this device"
     elif here >= TOLD:
-        why = f"{percent(here)} of the time was measured on this device"
+        why = f"{percent(here)} measured on this device"
     else:
         why = "nobody measured this device"
     alone = f", {percent(formulas)} rests on formulas alone" if p.coverage < COVERED else ""
@@ -121,9 +141,26 @@ def _question(p: Prediction) -> str:
     runs_as = p.weights and p.weights.runs_as
     weights = "" if p.weights is None else f", weights {p.weights.name}"
     weights += f" ({runs_as})" if runs_as else ""
+    usual = EAGER if p.generation is None else ENGINE
+    run = "" if p.run == usual else f", {p.run}"
+    return f"{p.model}, {p.phase}{sizes}, batch {p.batch_size}, {p.dtype}{weights}{run}"
+
+
+def _place(p: Prediction) -> str:
     layout = p.parallel and p.parallel.layout
-    place = p.device if layout is None else f"{layout.ranks} x {p.device}, {layout}"
-    return f"{p.model}, {p.phase}{sizes}, batch {p.batch_size}, {p.dtype}{weights}, {p.run}, on {place}"
+    return p.device if layout is None else f"{layout.ranks} x {p.device}, {layout}"
+
+
+def _memory(p: Prediction, short: bool = False) -> str:
+    """The memory that it takes and that the device has; "" where it is not known."""
+    if p.memory is None:
+        return ""
+    m, of = p.memory, " of a device" if p.parallel else ""
+    value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
+    room = "" if p.device_memory_bytes is None else binary(p.device_memory_bytes)
+    if short:
+        return f"memory {between(value, room, 'of')}" if room else f"memory{of} {value}"
+    return f"memory{of} {value} ({between(low, high)})" + (f"; the device has {room}" if room else "")
 
 
 def _picture(made: Images) -> Iterator[str]:
@@ -138,58 +175,67 @@ def _picture(made: Images) -> Iterator[str]:
 
 
 def _bounds(p: Prediction) -> str:
-    value, low, high = (quantity(s, "s") for s in (p.runtime_s.value, p.runtime_s.low, p.runtime_s.high))
-    return f"{value} ({low} to {high}, 90 %)"
+    return f"{bounded(p.runtime_s, 's')[:-1]}, 90 %)"
 
 
 def _rate(p: Prediction) -> str:
     """Samples or tokens per second, of all devices together."""
     about = p.generation
-    if isinstance(about, Generation) and about.time_per_output_token_s is not None:
-        first, each = about.time_to_first_token_s.value, about.time_per_output_token_s.value
-        waits = f": first token {quantity(first, 's')}, then {quantity(each, 's')} each"
-    else:
-        waits = ""
     if p.parallel is not None:
         many = p.parallel.tokens_per_s if isinstance(about, (Generation, Step)) else None
         rate = next(_rates(p.parallel, p.images)) if many is None else f"{plain(many.value)} tokens/s"
-        return f"{waits}, {rate}"
+        return f", {rate}"
     if isinstance(about, (Generation, Step)):
-        return f"{waits}, {plain(about.tokens_per_s.value)} tokens/s"
+        return f", {plain(about.tokens_per_s.value)} tokens/s"
     if isinstance(p.images, Images):
         each, hour = p.images.runtime_per_image_s.value, p.images.images_per_hour.value
-        return f": {quantity(each, 's')} per {p.images.noun}, {plain(hour)} {p.images.noun}s/h"
+        apart = "" if p.images.made == 1 else f": {quantity(each, 's')} per {p.images.noun}"
+        return f"{apart}, {plain(hour)} {p.images.noun}s/h"
     samples = p.batch_size if p.training is None else p.training.samples
     return "" if p.runtime_s.value <= 0 else f", {plain(samples / p.runtime_s.value)} samples/s"
 
 
-def _energy(p: Prediction) -> str:
-    """Energy and power of a device, and how they are known."""
-    assert p.energy_j is not None and p.power_w is not None
-    how = _whose_watts(p)
-    if p.parallel is not None and p.parallel.energy_j is not None:
-        whole = f"energy {bounded(p.parallel.energy_j, 'J')} of all devices"
-        return f"{whole}, power {bounded(p.power_w, 'W')} each{how}"
-    about, each = p.generation, ""
-    if (
-        isinstance(about, Generation)
-        and about.prefill_energy_j is not None
-        and about.decode_energy_j is not None
-    ):
-        apart = (quantity(joules.value, "J") for joules in (about.prefill_energy_j, about.decode_energy_j))
-        each = ": prompt {}, steps {}".format(*apart)
-    if isinstance(about, (Generation, Step)) and about.energy_per_token_j is not None:
-        each += f", {quantity(about.energy_per_token_j.value, 'J')} per token"
-    if isinstance(p.images, Images) and p.images.energy_per_image_j is not None:
-        each = f", {quantity(p.images.energy_per_image_j.value, 'J')} per {p.images.noun}"
-    return f"energy {bounded(p.energy_j, 'J')}{each}, power {bounded(p.power_w, 'W')}{how}"
+def _each_token(p: Prediction) -> str:
+    """When the first and each further token of a generation come."""
+    about = p.generation
+    if not isinstance(about, Generation) or about.time_per_output_token_s is None:
+        return ""
+    first, each = about.time_to_first_token_s.value, about.time_per_output_token_s.value
+    return f"first token {quantity(first, 's')}, then {quantity(each, 's')} each"
+
+
+def _joules(p: Prediction) -> str:
+    """Energy of all devices, and for each token or image of several; why it is unknown."""
+    whole = p.energy_j if p.parallel is None else p.parallel.energy_j
+    if p.energy_j is None or p.power_w is None or whole is None:
+        powered = any(row.power_w is not None for row in p.rows)
+        return f"energy unknown: {p.power_reason}" if powered else ""
+    if p.parallel is not None:
+        return f"energy {bounded(whole, 'J')} of all devices"
+    about, each, noun = p.generation, None, "token"
+    if isinstance(about, (Generation, Step)):
+        each = about.energy_per_token_j
+    elif isinstance(p.images, Images):
+        each, noun = p.images.energy_per_image_j, p.images.noun
+    several = each is not None and each.value < whole.value * 0.999
+    return f"energy {bounded(whole, 'J')}" + (
+        f", {quantity(each.value, 'J')} per {noun}" if several and each else ""
+    )
+
+
+def _watts(p: Prediction, short: bool = False) -> str:
+    """Power of a device, and how it is known."""
+    if p.energy_j is None or p.power_w is None:
+        return ""
+    watts, how = f"{bounded(p.power_w, 'W')}{' each' if p.parallel else ''}", _whose_watts(p)
+    return f"power about {watts}" if short and how == ESTIMATED else f"power {watts}{how}"
 
 
 def _whose_watts(p: Prediction) -> str:
     """Whether watts were measured on this device or are scaled from similar devices, and which share."""
     trained = p.power_share_trained or 0.0
     if not trained:
-        return ", estimated"
+        return ESTIMATED
     where = "scaled from similar devices" if p.trained_here == 0 else "measured here"
     return f", {where}" if trained > MOSTLY else f"; {share(trained)} {where}"
 

@@ -121,10 +121,13 @@ def _name(canvas: Canvas, label: Label, x: float, y: float) -> None:
 def _band(
     canvas: Canvas, index: int, series: Series, at: Callable[[Number, Number], tuple[float, float]], y: Axis
 ) -> None:
-    """The bounds of a line, joined; on a logarithmic axis those above 0."""
+    """The bounds of a line, joined, or of each point alone; on a logarithmic axis those above 0."""
     pairs = zip(series.x, series.bounds, strict=False)
     known = [(x, pair) for x, pair in pairs if pair and (pair[0] > 0 or not y.log)]
-    if len(known) > 1:
+    if "lines" not in series.mode:
+        for (x, top), (_, bottom) in ((at(x, high), at(x, low)) for x, (low, high) in known):
+            canvas.line(x, top, x, bottom, "w")
+    elif len(known) > 1:
         edge = [*(at(x, low) for x, (low, _) in known), *(at(x, high) for x, (_, high) in reversed(known))]
         d = "M" + "L".join(f"{number(a)},{number(b)}" for a, b in edge) + "z"
         canvas.path(d, f'fill="{colour(index)}" fill-opacity=".16"', f"{series.name}: 90 % bounds")

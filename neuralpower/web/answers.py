@@ -20,6 +20,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import ModelError, NeuralPowerError, one_line, shortened_names
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.decoder import Decoder
+from neuralpower.networks.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
@@ -27,7 +29,7 @@ from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.case import followed
 from neuralpower.prediction.compose import composed
 from neuralpower.prediction.explore.outcomes import Outcomes
-from neuralpower.prediction.footprint import Each, Made, Terms, each_of
+from neuralpower.prediction.footprint import Each, Made, each_of, made_by, terms_in
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import serving_memories
 from neuralpower.prediction.prediction import LAUNCHES, Prediction
@@ -38,7 +40,7 @@ from neuralpower.serving.surface import NoForm, StepSurface, surface_of
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.question import ENGINE, Question, usual_run
 from neuralpower.web.laws import Law, law_of
-from neuralpower.web.view import View
+from neuralpower.web.view import Takes, View
 
 BATCHES = tuple(2**n for n in range(9))  # of the curves
 TRAINED = (1, 4, 16, 64)  # the same for steps of training and passes without a law, which take longer
@@ -73,7 +75,7 @@ class Answer:
 
     device: str  # slug
     name: str
-    unit: str  # of what it makes: token or sample
+    unit: str  # of what it makes: token, sample, image
     here: Point
     curve: tuple[Point, ...]  # over the batch size, with `here`
     kinds: Mapping[str, Interval]  # seconds of the layers of each kind, the largest first
@@ -81,11 +83,12 @@ class Answer:
     left_bytes: float | None = None  # of them that `fit` lets a network take
     ranks: int = 1
     price: float | None = None  # of a device for an hour
+    region: str = ""  # whose grid feeds it
 
     def each(self, point: Point) -> Each:
         """What a token or a sample takes at a batch size."""
         made = Made(self.name, self.unit, point.amount, point.seconds, point.energy_j, self.ranks)
-        return each_of(made, Terms(price=self.price))
+        return each_of(made, terms_in({"price": self.price, "region": self.region or None}))
 
 
 @dataclass(frozen=True)
@@ -178,25 +181,30 @@ class KeptAnswers:
         found: list[Answer | Failure] = []
         for device, price in zip(view.devices, view.prices, strict=True):
             try:
-                plain = replace(view.alone(device), prices=(None,), input=View.input, output=View.output)
+                plain = replace(view.alone(device), prices=(None,), region="")
+                plain = replace(plain, input=View.input, output=View.output)
                 answered = partial(self.answer, plain, device, model)
                 known: Answer = self._answers.get((plain, model, _stamp(model)), answered)
-                found.append(replace(known, price=price))
+                found.append(replace(known, price=price, region=view.region))
             except NeuralPowerError as error:
                 found.append(failure(device, error))
         return found
 
+    def takes(self, model: str) -> Takes:
+        """What a model takes; raises NeuralPowerError for one that cannot be built."""
+        return self._sources.get((model, _stamp(model), "takes"), lambda: _takes(self._source(model)))  # type: ignore[no-any-return]
+
     def answer(self, view: View, device: str, model: str) -> Answer:
         """The answer on one device; raises NeuralPowerError as `predict`."""
         asked = self._asked(view, device, model)
-        fast = view.speaks and asked.run == ENGINE and view.context is not None and self._within(asked)
+        fast = view.speaks and asked.run == ENGINE and view.context is not None
         surface = self._surface(asked) if fast else None
-        points, kinds = self._passed(asked) if surface is None else self._stepped(asked, surface)
+        unit, points, kinds = self._passed(asked) if surface is None else self._stepped(asked, surface)
         spec = find_spec(device)
         return Answer(
             device=device,
             name=spec.name,
-            unit="token" if view.speaks else "sample",
+            unit=unit,
             here=next(point for point in points if point.batch == view.batch),
             curve=tuple(points),
             kinds=dict(sorted(kinds.items(), key=lambda one: -one[1].value)),
@@ -209,7 +217,7 @@ class KeptAnswers:
         """The layers of the pass, of a generation those of a middle step; raises as `answer`."""
         asked = self._asked(view, device, model)
         stepped = view.speaks and asked.run == ENGINE and view.context is not None
-        if stepped and asked.layout.alone and self._within(asked):
+        if stepped and asked.layout.alone:
             length, phase = view.context or 1, view.phase
             if phase == GENERATE:
                 length, phase = length + view.new // 2, DECODE
@@ -233,11 +241,14 @@ class KeptAnswers:
 
     # ---- what is followed ----
 
+    def _source(self, model: str) -> Source:
+        found: Source = self._sources.get((model, _stamp(model)), lambda: resolve(model))
+        return found
+
     def _asked(self, view: View, device: str, model: str) -> _Asked:
         predictor = chosen(device).predictor
         run = usual_run(predictor.platform, view.phase)
-        stamp = _stamp(model)
-        source = self._sources.get((model, stamp), lambda: resolve(model))
+        stamp, source = _stamp(model), self._source(model)
         key = (model, stamp, view.dtype, device, run)
         dtype, _ = self._sources.get(key, lambda: dtype_for(model, view.dtype or None, predictor, run))
         return _Asked(view, device, model, stamp, predictor, source, dtype, run)
@@ -308,27 +319,10 @@ class KeptAnswers:
         question = request.question(predictor.platform, knows=predictor.knows, run=asked.run)
         return with_weights(question, asked.source.weights, predictor, None)
 
-    def _positions(self, asked: _Asked) -> float:
-        """The most tokens that the model has positions for."""
-
-        def made() -> float:
-            module = asked.source.build("meta", torch_dtype(asked.dtype))
-            limit = getattr(getattr(module, "config", None), "max_position_embeddings", None)
-            return float(limit) if isinstance(limit, int) else float("inf")
-
-        found: float = self._sources.get((asked.model, asked.stamp, "positions"), made)
-        return found
-
-    def _within(self, asked: _Asked) -> bool:
-        """Whether the model has positions for all tokens; what it does beyond is asked of `predict`."""
-        view = asked.view
-        tokens = (view.context or 0) + (view.new if view.phase == GENERATE else view.phase == DECODE)
-        return tokens <= self._positions(asked)
-
     # ---- what is priced ----
 
-    def _stepped(self, asked: _Asked, surface: StepSurface) -> tuple[list[Point], dict[str, Interval]]:
-        """(points, seconds by kind) of steps of an engine."""
+    def _stepped(self, asked: _Asked, surface: StepSurface) -> Priced:
+        """Steps of an engine."""
         view = asked.view
         length = view.context or 1
         most = MOST_TOKENS if view.phase == DECODE else MOST_TOKENS // length
@@ -337,13 +331,13 @@ class KeptAnswers:
         at = batches.index(view.batch)
         place = at * len(passes)
 
-        def priced(some: Sequence[int]) -> Iterator[Priced]:
+        def priced(some: Sequence[int]) -> Iterator[Steps]:
             found, kinds = surface.with_kinds([make(batch) for batch in some for make in passes])
             for i in range(0, len(some) * len(passes), len(passes)):
                 own = slice(i, i + len(passes))
                 yield _cut(found, own), {kind: _cut(part, own) for kind, part in kinds.items()}
 
-        known = self._priced.get((*asked.key, asked.device, view.phase, length, view.new), dict[int, Priced])
+        known = self._priced.get((*asked.key, asked.device, view.phase, length, view.new), dict[int, Steps])
         if missing := [batch for batch in batches if batch not in known]:
             known.update(zip(missing, priced(missing), strict=True))
         found = _joined([known[batch][0] for batch in batches])
@@ -366,7 +360,7 @@ class KeptAnswers:
             for i, batch in enumerate(batches)
         ]
         here = _cut(found, slice(place, place + len(passes)))
-        return points, _kinds(here, known[view.batch][1], weights)
+        return "token", points, _kinds(here, known[view.batch][1], weights)
 
     def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
         """The outcomes with the host's launches of one prefill, as `predict` follows them call by call."""
@@ -390,19 +384,19 @@ class KeptAnswers:
         work = law.at(batch, length).work
         return composed(work, asked.predictor, question, model=asked.view.model, batch_size=batch)
 
-    def _passed(self, asked: _Asked) -> tuple[list[Point], dict[str, Interval]]:
-        """(points, seconds by kind) of passes and steps of training, each priced alone."""
+    def _passed(self, asked: _Asked) -> Priced:
+        """Passes and steps of training, each priced alone."""
         view = asked.view
         here = self._predicted(asked, view.batch)
-        points = [_point(here, view)]
-        usual = asked.layout.alone and self._within(asked)
+        points = [_point(here, view.batch)]
+        usual = asked.layout.alone and here.images is None
         law = self._law(asked, view.phase, view.context or 1) if usual and not view.speaks else None
         few = view.phase == "training" or law is None or not law.priced
         for batch in set(TRAINED if few else BATCHES) - {view.batch} if usual else ():
             with contextlib.suppress(NeuralPowerError):  # a network that takes some batches alone
-                points.append(_point(self._predicted(asked, batch), view))
+                points.append(_point(self._predicted(asked, batch), batch))
         kinds = {row.kind: Interval(row.runtime_s, row.low_s, row.high_s) for row in here.by_kind()}
-        return sorted(points, key=lambda point: point.batch), kinds
+        return made_by(here).unit, sorted(points, key=lambda point: point.batch), kinds
 
     def _predicted(self, asked: _Asked, batch: int) -> Prediction:
         """The prediction at a batch size: by the law, where there is one and it holds."""
@@ -410,7 +404,7 @@ class KeptAnswers:
         def made() -> Prediction:
             view = asked.view
             law = None
-            if asked.layout.alone and not view.speaks and batch > 1 and self._within(asked):
+            if asked.layout.alone and not view.speaks and batch > 1:
                 law = self._law(asked, view.phase, view.context or 1)
             if law is None or not law.priced:
                 return predicted(chosen(asked.device).predictor, asked.model, None, asked.options(batch))
@@ -422,7 +416,8 @@ class KeptAnswers:
             return replace(prediction, memory=memory, device_memory_bytes=room)
 
         view = asked.view
-        sizes = (view.phase, view.context, view.new if view.phase == GENERATE else 0, batch)
+        drawn = (view.resolution, view.steps, view.frames)
+        sizes = (view.phase, view.context, view.new if view.phase == GENERATE else 0, *drawn, batch)
         found: Prediction = self._predictions.get((*asked.key, asked.device, *sizes), made)
         return found
 
@@ -479,8 +474,29 @@ def _stamp(model: str) -> int:
     return 0
 
 
-Priced = tuple[Outcomes, dict[str, Outcomes]]
+def _takes(source: Source) -> Takes:
+    """What a model takes, tried on inputs without values."""
+    if source.steered is not None:
+        return Takes(decodes=False, reads=False, draws=True)
+    module = source.build("meta", torch_dtype("bfloat16"))
+    limit = getattr(getattr(module, "config", None), "max_position_embeddings", None)
+    reads = _works(lambda: source.inputs(module, InputRequest(1, seq_len=2), "meta"))
+    decodes = reads and _works(lambda: Decoder(module, InputRequest(1)))
+    return Takes(decodes, reads, positions=float(limit) if isinstance(limit, int) else float("inf"))
+
+
+def _works(trial: Callable[[], object]) -> bool:
+    try:
+        trial()
+    except NeuralPowerError:
+        return False
+    return True
+
+
+Steps = tuple[Outcomes, dict[str, Outcomes]]
 """Steps of a batch size: all their layers, and those of each kind."""
+Priced = tuple[str, list[Point], dict[str, Interval]]
+"""What an answer counts, its points over the batch size, and the seconds of each kind at the asked one."""
 
 
 def _cut(found: Outcomes, part: slice) -> Outcomes:
@@ -528,14 +544,12 @@ def _passes(view: View) -> tuple[list[Callable[[int], Step]], np.ndarray]:
     return [prefill, *map(decode, nodes)], np.concatenate([np.ones(1), weights])
 
 
-def _point(found: Prediction, view: View) -> Point:
+def _point(found: Prediction, batch: int) -> Point:
     """The point of a prediction."""
-    several = found.parallel
+    several, made = found.parallel, made_by(found)
     energy = found.energy_j if several is None else several.energy_j
-    samples = found.batch_size
-    amount = {DECODE: 1, PREFILL: view.context or 1, GENERATE: view.new}.get(view.phase, 1) * samples
     memory = None if found.memory is None else _bytes(found.memory)
-    return Point(samples, found.runtime_s, amount, energy, memory)
+    return Point(batch, found.runtime_s, int(made.count), energy, memory)
 
 
 def _memory(found: Followed, asked: _Asked) -> Memory:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from neuralpower.prediction.explore.verdict import verdict_between
-from neuralpower.prediction.footprint import Each
+from neuralpower.prediction.footprint import KWH_J, MILLION, Each
+from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
@@ -56,33 +57,53 @@ def said(view: View, found: Sequence[Answer | Failure]) -> str:
         if isinstance(one, Failure):
             parts.append(f"{name}: {one.text}")
             continue
-        rate, took = quantity(one.here.rate.value, ""), quantity(one.here.seconds.value, "s")
-        parts.append(f"{name}: {rate.strip()} {one.unit}s per second, {took}")
-    return f"{view.model}, {view.phase}, batch {view.batch}. {'; '.join(parts)}"
+        time, seconds = _per(one.unit)
+        rate = quantity(one.here.rate.value * seconds, "").strip()
+        parts.append(f"{name}: {rate} {one.unit}s per {time}, {quantity(one.here.seconds.value, 's')}")
+    return f"{_title(view)}. {'; '.join(parts)}"
+
+
+def _title(view: View) -> str:
+    tokens = "" if view.context is None else f", {view.context:,} tokens"
+    return f"{view.model}, {view.phase}{tokens}, batch {view.batch}"
 
 
 def glance(view: View, answers: Sequence[Answer]) -> Table:
     """A row for each device."""
     unit = answers[0].unit
+    time, seconds = _per(unit)
     columns: dict[str, Callable[[Answer], Cell]] = {
         "device": lambda one: short(one, view),
         "latency": lambda one: quantity(one.here.seconds.value, "s"),
         "90 % bounds": lambda one: _ends(one.here.seconds),
-        f"{unit}s/s": lambda one: f"{one.here.rate.value:,.4g}",
+        f"{unit}s/{time[0]}": lambda one: plain(one.here.rate.value * seconds, 4),
         f"energy per {unit}": lambda one: _each(one),
         "power": lambda one: _power(one),
         "memory": lambda one: "-" if one.here.memory is None else binary(one.here.memory[0]),
         "the device has": lambda one: binary(one.room_bytes),
         "fits": _fits,
-        f"price per million {unit}s, USD": lambda one: _price(one.each(one.here)),
     }
     priced = any(one.price is not None for one in answers)
-    kept = {name: cell for name, cell in columns.items() if priced or not name.startswith("price")}
-    return Table.of(f"{view.model}, {view.phase}, batch {view.batch}", answers, kept)
+    if priced or view.region:
+        columns[f"kWh per million {unit}s"] = lambda one: _million(
+            one, lambda each: each.energy_j, MILLION / KWH_J
+        )
+    if priced:
+        columns[f"price per million {unit}s, USD"] = lambda one: _million(one, lambda each: each.price)
+    if view.region:
+        columns[f"g CO2e per million {unit}s"] = lambda one: _million(one, lambda each: each.carbon_g)
+    return Table.of(_title(view), answers, columns)
 
 
-def _price(each: Each) -> str:
-    return "-" if each.price is None else plain(each.price.value)
+def _per(unit: str) -> tuple[str, int]:
+    """The time that rates of a unit are for, and its seconds: images and films take seconds each."""
+    return ("hour", 3600) if unit in NOUNS else ("second", 1)
+
+
+def _million(one: Answer, value: Callable[[Each], Interval | None], factor: float = 1.0) -> str:
+    """What a million tokens or samples take of something."""
+    found = value(one.each(one.here))
+    return "-" if found is None else plain(found.value * factor)
 
 
 def _ends(value: Interval) -> str:

@@ -167,16 +167,21 @@ class Pages:
 
     async def whole(self, request: Request) -> Response:
         """The page; of a link from another site with nothing computed."""
-        asked, wait = _view(request), bool(request.state.linked)
-        if wait:
-            return _html(self.site.page(asked, wait=True))
+        if request.state.linked:
+            return _html(self.site.page(_view(request), wait=True))
+        asked = await self.asked(request)
         return _html(await self.work(request, lambda: self.site.page(asked)))
+
+    async def asked(self, request: Request) -> View:
+        """The requested view, for what its model takes."""
+        asked = _view(request)
+        return await self.work(request, lambda: self.site.fitted(asked))
 
     def part(self, made: Callable[[View], str]) -> Callable[[Request], Awaitable[Response]]:
         """A part of the page, as a function of the view."""
 
         async def answered(request: Request) -> Response:
-            asked = _view(request)
+            asked = await self.asked(request)
             return self._alone(request, asked, await self.work(request, lambda: made(asked)))
 
         return answered
@@ -188,7 +193,7 @@ class Pages:
 
     async def traffic(self, request: Request) -> Response:
         """The curve over the rate, which a program of its own refines."""
-        asked = _view(request)
+        asked = await self.asked(request)
         if request.query_params.get("refined"):
             programs = await self.work(request, lambda: self.site.simulations(asked))
             for device, arguments in programs.items():
@@ -199,7 +204,11 @@ class Pages:
 
     async def saved(self, request: Request) -> Response:
         """A chart or a table as a file."""
-        asked, part, kind = _view(request), request.path_params["part"], request.path_params["kind"]
+        asked, part, kind = (
+            await self.asked(request),
+            request.path_params["part"],
+            request.path_params["kind"],
+        )
         found = await self.work(request, lambda: self.site.saved(asked, part, kind))
         if found is None:
             return PlainTextResponse("error: the page has no such part\n", 404)

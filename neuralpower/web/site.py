@@ -14,6 +14,7 @@ from neuralpower.errors import InputError, NeuralPowerError, shortened_names
 from neuralpower.networks.catalogue import catalogue, named
 from neuralpower.networks.slips import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
+from neuralpower.prediction.footprint import regions
 from neuralpower.report.chart_files import svg_text
 from neuralpower.report.charts import XY, Bars, slug
 from neuralpower.report.grid import at_most
@@ -39,6 +40,13 @@ class Site:
 
     # ---- parts ----
 
+    def fitted(self, view: View) -> View:
+        """The view for what its model takes; the same where that is not known, and the answer says why."""
+        try:
+            return view.fitted(self.answers.takes(self._resolved(view.model)))
+        except NeuralPowerError:
+            return view
+
     def page(self, view: View, wait: bool = False) -> str:
         """The whole page; `wait`: with nothing computed, since another page's link asks for it."""
         body = "" if wait else self.answer(view)
@@ -56,7 +64,6 @@ class Site:
             failures=[(drawn.short(one, view), one.text) for one in failures],
             lines=view.commands(self._called(view.model)),
             said=drawn.said(view, found),
-            forward=replace(view, phase="forward", context=None).query if failures and view.speaks else "",
         )
 
     def around(self, view: View, part: str) -> str:
@@ -119,11 +126,8 @@ class Site:
         return markup("web_failed.html.j2", text=f"error: {shortened_names(text)}")
 
     def uploaded(self, model: str) -> str:
-        """The query that shows an upload: of a configuration a decode step, of a graph a forward pass."""
-        view = View(model=model)
-        return (
-            view if model.endswith(".json") else replace(view, phase="forward", context=None, batch=1)
-        ).query
+        """The query that shows an upload."""
+        return View(model=model, batch=View.batch if model.endswith(".json") else 1).query
 
     # ---- what they are made of ----
 
@@ -143,6 +147,7 @@ class Site:
             dtypes=DTYPES,
             weights=words.WEIGHTS,
             ranks=RANKS,
+            regions=sorted(regions().items(), key=lambda one: one[1]),
             most=MOST,
             trust=self.trust_code,
         )

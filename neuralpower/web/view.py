@@ -15,15 +15,33 @@ from urllib.parse import urlencode
 from neuralpower.ask import texts, words
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
+from neuralpower.prediction.footprint import regions
 
 MOST_DEVICES = 4
 RANKS = (1, 2, 4, 8)
 PHASES = words.FITTED_PHASES
 LANGUAGE = ("prefill", "decode", "generate")
 DTYPES = ("float32", "bfloat16", "float16")
-MOST = {"batch": 4096, "context": 2**20, "new": 4096, "input": 2**17, "output": 2**14}
-TOKENS = {"training": 512, "forward": 512}  # of each sample of a language model, where none are said
+MOST = {
+    "batch": 4096,
+    "context": 2**20,
+    "new": 4096,
+    "steps": 1000,
+    "frames": 1000,
+    "input": 2**17,
+    "output": 2**14,
+}
 PRICE = re.compile(r"\$?(\d{1,6}(?:\.\d{1,6})?)(?:/h)?")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a model takes of the controls."""
+
+    decodes: bool = True  # token after token, with a cache
+    reads: bool = True  # tokens, or steps of another sequence
+    draws: bool = False  # images or films, in steps of a pipeline of diffusion
+    positions: float = float("inf")  # most tokens
 
 
 @dataclass(frozen=True)
@@ -38,11 +56,15 @@ class View:
     context: int | None = 4096  # tokens: in the cache, of the prompt, or of each sample
     new: int = 256  # tokens that a generation makes
     shape: str = ""  # of an input's sample in forward and training passes; "": the model's own
+    resolution: str = ""  # of images and films; "": the pipeline's own
+    steps: int | None = None
+    frames: int | None = None  # of a film
     dtype: str = ""  # "": as published
     weights: str = ""  # "": as the checkpoint's
     ranks: int = 1  # tensor ranks, each a device
     input: int = 1024  # tokens of a request's prompt
     output: int = 256  # tokens of its answer
+    region: str = ""  # whose grid the carbon is of; "": none is shown
 
     @property
     def speaks(self) -> bool:
@@ -61,11 +83,15 @@ class View:
             "context",
             "new",
             "shape",
+            "resolution",
+            "steps",
+            "frames",
             "dtype",
             "weights",
             "ranks",
             "input",
             "output",
+            "region",
         ):
             value = getattr(self, name)
             pairs.append((name, "" if value is None else value))
@@ -76,12 +102,28 @@ class View:
         at = self.devices.index(device)
         return replace(self, devices=(device,), prices=(self.prices[at],))
 
+    def fitted(self, takes: Takes) -> View:
+        """The same for what a model takes: a pass where it does not decode, without what it does not read."""
+        speaks = self.speaks and takes.decodes
+        known: dict[str, Any] = {"phase": self.phase if speaks or not self.speaks else "forward"}
+        if takes.draws:
+            return replace(self, phase="forward", context=None, shape="")
+        size = texts.resolution(self.resolution or None)
+        if size is not None and not takes.reads and not self.shape:
+            known["shape"] = f"3x{size[1]}x{size[0]}"
+        reads = takes.reads and (speaks or not (self.speaks or self.shape))
+        made = {"generate": self.new, "decode": 1}.get(self.phase, 0)
+        most = max(takes.positions - made, 1) if reads else None
+        context = None if most is None or self.context is None else int(min(self.context, most))
+        return replace(self, context=context, resolution="", steps=None, frames=None, **known)
+
     def options(self, device: str, batch: int | None = None) -> dict[str, Any]:
         """The options of `predict` on a device."""
         tokens = {"decode": "context", "prefill": "prompt", "generate": "prompt"}.get(self.phase, "seq_len")
         found: dict[str, Any] = {"phase": self.phase, "batch_size": batch or self.batch, tokens: self.context}
         found |= {"new_tokens": self.new} if self.phase == "generate" else {}
         found |= {"input_shape": self.shape or None} if not self.speaks else {}
+        found |= {"resolution": self.resolution or None, "steps": self.steps, "frames": self.frames}
         found |= {"dtype": self.dtype or None, "weights": self.weights or None}
         if self.ranks > 1:
             return {**found, "devices": f"{self.ranks}x{device}", "tensor_parallel": self.ranks}
@@ -99,6 +141,8 @@ class View:
                 yield f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
         if price is not None:
             yield f"--price {price:g}/h"
+        if self.region:
+            yield f"--region {self.region}"
 
     def traffic_command(self, called: str, device: str, rate: float) -> str:
         """The command that serves requests at a rate, and draws the curve."""
@@ -136,8 +180,9 @@ def view_of(query: Sequence[tuple[str, str]]) -> View:
     model = last.get("model") or View.model
     if len(model) > 500:
         raise InputError(f"model {model[:40]!r}...: {len(model)} letters; give a name of at most 500")
-    shape = last.get("shape", "")
+    shape, resolution = last.get("shape", ""), last.get("resolution", "")
     texts.shape(shape or None)
+    texts.resolution(resolution or None)
     return View(
         model=model,
         devices=devices,
@@ -145,6 +190,9 @@ def view_of(query: Sequence[tuple[str, str]]) -> View:
         phase=phase,
         batch=whole["batch"] or 1,
         context=None if shape and phase not in LANGUAGE else whole["context"],
+        resolution=resolution,
+        steps=whole["steps"],
+        frames=whole["frames"],
         new=whole["new"] or View.new,
         shape=shape,
         dtype=_word("dtype", last.get("dtype", ""), ("", *DTYPES)),
@@ -152,6 +200,7 @@ def view_of(query: Sequence[tuple[str, str]]) -> View:
         ranks=int(_word("ranks", last.get("ranks") or "1", tuple(map(str, RANKS)))),
         input=whole["input"] or View.input,
         output=whole["output"] or View.output,
+        region=_word("region", last.get("region", ""), ("", *regions())),
     )
 
 

@@ -12,6 +12,15 @@
     return new URLSearchParams(pairs).toString();
   }
 
+  // the controls as the answer has them: a model that does not decode is shown with a forward pass
+  function follow(view) {
+    const shown = new URLSearchParams(view);
+    for (const id of ["phase", "context", "shape", "resolution", "steps", "frames"]) {
+      if (shown.has(id) && document.activeElement !== at(id)) at(id).value = shown.get(id);
+    }
+    return query();
+  }
+
   async function part(place, path, signal) {
     const reply = await fetch(path, {signal, headers: {"Accept": "text/html"}});
     const text = await reply.text();
@@ -49,17 +58,17 @@
     try {
       await part(answer, `/answer?${now}`, own.signal);
       if (number !== asked) return;
-      settled = now;
-      answer.dataset.query = now;
+      settled = follow(at("said")?.dataset.view ?? now);
+      answer.dataset.query = settled;
       delete answer.dataset.wait;
-      history.replaceState(null, "", `/?${now}`);
+      history.replaceState(null, "", `/?${settled}`);
       document.title = `neuralpower: ${at("model").value}`;
       status.textContent = at("said")?.dataset.said ?? "";
       performance.measure("change", {start: begun});
       answer.removeAttribute("aria-busy");
       clearTimeout(slow);
-      await rest(now, own.signal);
-      answer.dataset.all = now;
+      await rest(settled, own.signal);
+      answer.dataset.all = settled;
     } catch (error) {
       if (error.name === "AbortError") return;
       status.textContent = "The server does not answer: start neuralpower web again.";

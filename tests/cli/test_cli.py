@@ -166,7 +166,7 @@ def test_every_command_explains_itself(name: str) -> None:
 
 def test_the_version_is_the_packages() -> None:
     assert re.fullmatch(
-        rf"neuralpower {__version__} \(torch \d[^,]*, transformers \d[^,]*, Python 3[^,]*\)\n",
+        rf"neuralpower {__version__} \(torch \d[^,]*, transformers \d[^,]*, Python 3[^,]*\)\nTo cite: .+\n",
         done("--version"),
     )
 

@@ -366,7 +366,7 @@ def test_warnings_are_in_every_form_and_beside_csv(command: tuple[str, ...]) -> 
     for form in ("table", "md", "html"):
         ran = run(*known, "--format", form)
         in_short = command[0] == "predict" and form != "html"  # the first line says how sure it is
-        assert ("of the time was measured on this device" if in_short else "Warning: ") in ran.out, form
+        assert ("% measured on this device" if in_short else "Warning: ") in ran.out, form
         assert ran.err == "", form
     assert json.loads(done(*known, "--json"))["warnings"]
 

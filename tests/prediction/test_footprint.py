@@ -87,9 +87,10 @@ def test_a_generation_has_prices_of_both_sides() -> None:
 
 def test_a_training_run_has_its_kilowatt_hours() -> None:
     how: dict[str, Any] = {"phase": "training", "batch_size": 2, "dtype": "bfloat16"}
-    found = neuralpower.predict(MODEL, device="h100-sxm", seq_len=32, tokens=6.4e6, **how)
+    found = neuralpower.predict(MODEL, device="h100-sxm", seq_len=32, tokens=6.4e6, samples=4e5, **how)
     assert isinstance(found.footprint, Footprint) and found.energy_j is not None
     said = {line.name: line.value.value for line in found.footprint.lines}
+    assert said["training on 400000 samples"] == 2 * said["training on 6.4e+06 tokens"]
     assert said["training on 6.4e+06 tokens"] == pytest.approx(1e5 * found.energy_j.value / 3.6e6)
 
 

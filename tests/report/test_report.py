@@ -531,6 +531,12 @@ def test_the_page_has_every_part_and_shows_every_network(nets: str, tmp_path: Pa
     for chart in scatters:
         assert labels <= {text for s in chart.series for text in s.text}
         assert sorted(t for s in chart.series for t in s.labels if t) == sorted(labels), "each named once"
+        points = [s for s in chart.series if s.mode == "markers"]
+        predicted = "predicted" in chart.title
+        assert ("Strokes" in chart.note) is predicted
+        pairs = [(b, y or 0) for s in points for b, y in zip(s.bounds, s.y, strict=True) if b]
+        assert all(low <= y <= high for (low, high), y in pairs)
+        assert all((b is not None) is predicted for s in points for b in s.bounds)
     pies = [p for p in parts(made) if isinstance(p, Pies)]
     assert len(pies) == 3 and all(len(p.pies) == 6 for p in pies)
     ratio = next(p for p in parts(made) if isinstance(p, Bars) and p.title == "Backward over forward pass")

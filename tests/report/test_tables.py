@@ -35,6 +35,7 @@ from neuralpower.learn.keys import ANY, named
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.compare import Side, compare
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
+from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import LAUNCHES, Prediction, joined
 from neuralpower.prediction.rows import Interval, Row, with_shares
 from neuralpower.prediction.several_devices import Parallel
@@ -82,24 +83,49 @@ def test_at_most_four_lines_stand_before_the_table_and_narrow_tables_spare_colum
     p = prediction(rows, 4e-3, origins={TRAINED_HERE: 1.0}, assumptions=tuple("abcde"))
     known = replace(p, power_w=Interval(100, 50, 200), energy_j=Interval(0.4, 0.1, 1.0))
     text = lines(known)
-    assert text.index("") == 3  # no memory is known
-    assert max(map(len, text[4:9])) <= 80
+    assert text.index("") == 4  # no memory is known
+    assert max(map(len, text[:10])) <= 80
     assert [line for line in text if line.startswith("Note: ")] == ["Note: a", "Note: b", "Note: c"]
     assert text[-1] == "(2 more notes with -v)"
     with at_most(200):
         wide = lines(known)
-    assert wide[4].split()[-3:] == ["FLOP", "bound", "basis"] != text[4].split()[-3:]
+    assert wide[4].split()[-3:] == ["FLOP", "bound", "basis"] != text[5].split()[-3:]
     assert len(detailed(known)) > len(text)
 
 
 def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_without_a_doubt() -> None:
     p = prediction([row("linear", 4e-3)], 4e-3, origins={TRAINED_HERE: 1.0})
-    first, headline, *_ = lines(p)
-    assert first == (
-        "zoo:net, forward, batch 4, bfloat16, eager, on GPU: expect 33% error; measured on this device"
-    )
-    assert headline == "latency 4 ms (2 ms to 8 ms, 90 %), 1000 samples/s"
+    with at_most(200):
+        first, headline, *_ = lines(p)
+    assert first == "zoo:net, forward, batch 4, bfloat16, on GPU: expect 33% error; measured on this device"
+    assert headline == "latency 4 ms (2 to 8 ms, 90 %), 1000 samples/s"
     assert p.warnings == () and p.to_json()["warnings"] == []
+
+
+def test_the_lines_before_a_table_fit_a_narrow_terminal_and_say_all_there() -> None:
+    p = prediction([row("linear", 4e-3, watts=400.0)], 4e-3, origins={TRAINED_HERE: 0.9, CARRIED_BY: 0.1})
+    memory = Memory("forward", 10**10, 0, 0, 0, 0, 10**9, 0, 0, 0, 10**8, 10**10)
+    p = replace(
+        p,
+        **{"model": "llama-3.1-8b", "phase": "training", "device": "nvidia-h100-sxm5-80gb"},
+        power_w=Interval(489, 370, 642),
+        energy_j=Interval(1.956, 1.48, 2.568),
+        memory=memory,
+        device_memory_bytes=80 * 2**30,
+    )
+    head = lines(p)[: lines(p).index("")]
+    assert len(head) == 4 and max(map(len, head)) <= 80
+    with at_most(200):
+        wide = lines(p)[: lines(p).index("")]
+    for said in (
+        "expect 33% error",
+        "4 ms (2 to 8 ms, 90 %)",
+        "1000 samples/s",
+        "489 W (370 to 642 W)",
+        "1.96 J",
+    ):
+        assert said in "\n".join(head) and said in "\n".join(wide)
+    assert "memory 10.2 of 80 GiB" in "\n".join(head) and "; the device has 80 GiB" in wide[-1]
 
 
 PARTLY = "partly measured on this device, 25% rests on formulas alone"
@@ -117,7 +143,7 @@ PARTLY = "partly measured on this device, 25% rests on formulas alone"
             (CARRIED, IN_RANGE),
             {CARRIED_BY: 0.75, TRAINED_HERE: 0.25},
             ["only 25% of the time was measured"],
-            "25% of the time was measured on this device",
+            "25% measured on this device",
         ),
         (
             (CARRIED, ROOFLINE),
@@ -139,7 +165,10 @@ def test_the_first_line_says_how_sure_it_is_and_what_cannot_run_stands_before_it
     p = prediction([row("linear", 3.0, bases[0]), row("norm", 1.0, bases[1])], 4.0, origins=origins)
     warning, first, *_ = lines(replace(p, warned=("out of memory",)))
     assert warning == "Warning: out of memory"
-    assert first.startswith("zoo:net, ") and f"error; {why}" in first
+    with at_most(200):
+        _, wide, *_ = lines(replace(p, warned=("out of memory",)))
+    assert first.startswith("zoo:net, ") and wide.startswith(f"{first.partition(' on ')[0]} on GPU: expect ")
+    assert wide.endswith(why) or f"error; {why}" in wide
     assert len(p.warnings) == len(warnings)
     for text, begin in zip(p.warnings, warnings, strict=True):
         assert text.startswith(begin)

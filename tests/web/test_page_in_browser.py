@@ -120,8 +120,13 @@ def test_the_page_follows_every_control(address: str, browser: Any) -> None:
     time.sleep(0.3)
     assert "batch=20&" in browser.execute_script(f"return {SHOWN}")
 
-    # a failure is shown, and leaves the page usable
+    # a phase that the model does not have is shown as the one that it has
+    browser.execute_script("document.activeElement.blur()")
     set_to(browser, "phase", "decode")
+    assert browser.find_element("id", "phase").get_attribute("value") == "forward"
+
+    # a failure is shown, and leaves the page usable
+    set_to(browser, "shape", "5x7x7")
     assert "error: " in browser.find_element("class name", "failure").text
     assert complaints(browser) == []
 

@@ -98,15 +98,6 @@ def test_an_input_shape_is_asked_as_the_command_asks_it(client: TestClient) -> N
     )
 
 
-def test_words_of_memory_and_price_are_those_of_fit_and_predict(client: TestClient) -> None:
-    page = client.get("/", params={**VISION, "price": "2.5"}).text
-    command = [*"predict zoo:deep_mnist --batch-size 4 --device nvidia-t4 --price 2.5/h --json".split()]
-    said = {line["name"]: line for line in json.loads(done(*command))["footprint"]["lines"]}
-    each = said["price per million samples"]
-    assert "price per million samples, USD" in page and f">{plain(each['value']['value'])}<" in page
-    assert "<th scope=col>fits" in page or ">fits<" in page
-
-
 def test_lines_have_their_bounds_as_bands(client: TestClient) -> None:
     chart = client.get("/saved/charts-latency-over-the-batch-size.svg", params=VISION).text
     band = re.search(r'<path d="M([^"]+)z" fill="#0072B2" fill-opacity=".16"', chart)
@@ -290,8 +281,37 @@ def test_a_model_that_fails_is_shown_as_the_command_shows_it(client: TestClient)
     assert answer.status_code == 200
     text = answer.text.replace("&#39;", "'").replace("&#34;", '"')
     assert f"error: {raised.value}" in text and 'role="alert"' in text
-    answer = client.get("/answer", params={**VISION, "phase": "decode", "context": 16})
+    answer = client.get("/answer", params={**VISION, "shape": "5x7x7"})
     assert "error: " in answer.text and "neuralpower predict" in answer.text
+
+
+def test_a_model_is_shown_with_what_it_takes(client: TestClient, site: Site, tiny: dict[str, Any]) -> None:
+    page = client.get("/", params={**VISION, "phase": "decode", "context": 16}).text
+    assert "<option selected>forward</option>" in page and 'id="context" name="context"' in page
+    assert "neuralpower predict zoo:deep_mnist --phase forward --batch-size 4 --device nvidia-t4" in page
+    assert "phase=forward" in re.findall(r'data-view="([^"]+)"', page)[0]
+    sized = site.fitted(View(model="zoo:resnet18", resolution="96x64"))
+    assert (sized.shape, sized.resolution, sized.context) == ("3x64x96", "", None)
+    longest = site.fitted(View(model=tiny["model"], phase="generate", context=10**5, new=96))
+    assert longest.context == 4096 - 96
+    asked = View(model=tiny["model"], context=16, steps=20, resolution="512x512")
+    assert site.fitted(asked) == View(model=tiny["model"], context=16)
+    pipeline = site.fitted(View(model="flux.1-dev", steps=20, resolution="512x512", frames=9))
+    assert (pipeline.phase, pipeline.context, pipeline.steps) == ("forward", None, 20)
+    assert site.fitted(View(model="zoo:deep_mnits")).phase == "decode"  # the answer says what is wrong
+
+
+def test_money_and_carbon_are_those_of_the_command(client: TestClient) -> None:
+    page = client.get("/", params={**VISION, "price": "2.5", "region": "DEU"}).text
+    command = re.search(r"neuralpower (predict [^<\n]+)", page)
+    assert command is not None and command[1].endswith("--price 2.5/h --region DEU")
+    said = {
+        line["name"]: line for line in json.loads(done(*command[1].split(), "--json"))["footprint"]["lines"]
+    }
+    for name in ("price", "carbon"):
+        each = said[f"{name} per million samples"]["value"]["value"]
+        assert f">{plain(each)}<" in page, name
+    assert "kWh per million samples" in page and "g CO2e per million samples" in page
 
 
 @pytest.mark.parametrize(
@@ -305,6 +325,9 @@ def test_a_model_that_fails_is_shown_as_the_command_shows_it(client: TestClient)
         {"dtype": "int3"},
         {"weights": "x;y"},
         {"ranks": "3"},
+        {"steps": "0"},
+        {"resolution": "huge"},
+        {"region": "atlantis"},
         {"price": "free"},
         {"device": "h1000"},
         {"device": ["nvidia-t4", "nvidia-l4", "nvidia-a100-sxm4-80gb", "h200", "b200"]},

@@ -49,6 +49,12 @@ def _countries() -> Mapping[str, Mapping[str, str]]:
     return {row[code]: row for code in ("iso3", "iso2") for row in rows}
 
 
+def countries() -> dict[str, str]:
+    """Names of the countries whose intensity is known, by their codes of three letters."""
+    rows = {row["iso3"]: row for row in _countries().values() if float(row["g_co2e_per_kwh"]) > 0}
+    return {code: row["country"] for code, row in rows.items()}
+
+
 def of_region(name: str, today: datetime.date | None = None) -> Intensity:
     """Find a country's intensity by its ISO 3166 code, DE or DEU, or its name; raises InputError.
 

@@ -131,6 +131,11 @@ class View:
         point = self.point(network, device, batch_size)
         return point.runtime_s if point is not None and point.status == OK and point.runtime_s else None
 
+    def bounds_s(self, network: Network, device: Device, batch_size: int) -> tuple[float, ...]:
+        """Both bounds of a predicted time; none of a measured one."""
+        point = self.point(network, device, batch_size)
+        return () if point is None else point.bounds_s
+
     def roofs(self, device: Device) -> list[Roof]:
         """Roofs of a device: the measured one first, then its data sheet's."""
         return sorted((r for r in self.data.roofs if r.device == device.name), key=lambda r: -r.samples)

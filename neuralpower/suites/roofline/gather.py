@@ -254,7 +254,9 @@ class Gathering:
                     self.data.put(replace(point, status=records.MEMORY, reason=reason))
                 else:
                     p = self._composed(predictor, model, batch)
-                    self.data.put(replace(point, runtime_s=p.runtime_s.value, coverage=p.coverage))
+                    s = p.runtime_s
+                    bounds = (s.low, s.high)
+                    self.data.put(replace(point, runtime_s=s.value, bounds_s=bounds, coverage=p.coverage))
         self.save()
 
     def _measure(self, runner: Runner, batch: int) -> None:

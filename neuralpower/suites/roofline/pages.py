@@ -8,6 +8,7 @@ from itertools import product
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
+from neuralpower.suites.roofline import records
 from neuralpower.suites.roofline.analysis import (
     FEWEST,
     Correlation,
@@ -285,10 +286,14 @@ def _scatter(view: View, device: Device, what: str) -> XY:
         return (work.flops / work.batch_size if per_sample else network.parameters), runtime_s
 
     label = "FLOP of one sample" if per_sample else "parameters"
-    note = "A network's batches are above each other; its name is at the largest."
+    note = f"A network's batches are above each other; its name is at the largest.{_strokes(device)}"
     title = f"Runtime against {what}, {device.label}"
     series = _by_batch(view, device, point)
     return XY(title, label, "runtime of a batch, s", series, True, True, note=note)
+
+
+def _strokes(device: Device) -> str:
+    return " Strokes: 90 % bounds." if device.basis == records.PREDICTED else ""
 
 
 def _by_batch(
@@ -304,7 +309,13 @@ def _by_batch(
             if (t := view.runtime_s(n, device, batch))
         ]
         labels = tuple(n.label if largest[n.model] == batch else "" for n, _, _ in timed)
-        series.append(Series.of(f"batch {batch}", [(x, y, n.label) for n, x, y in timed], labels=labels))
+        points = [(x, y, n.label) for n, x, y in timed]
+        ends = [
+            sorted(point(n, view.work(n, batch), s)[1] for s in view.bounds_s(n, device, batch))
+            for n, _, _ in timed
+        ]
+        bounds = tuple((pair[0], pair[1]) if pair else None for pair in ends)
+        series.append(Series.of(f"batch {batch}", points, labels=labels, bounds=bounds))
     return tuple(series)
 
 
@@ -409,7 +420,7 @@ def _achieved(view: View, device: Device) -> XY:
     series = _by_batch(view, device, lambda _, work, runtime_s: (work.intensity, work.flops / runtime_s))
     every = (*_roof_lines(view, device, series), *series)
     title = f"Achieved performance on the roofline, {device.label}"
-    note = "A name is at the largest batch."
+    note = f"A name is at the largest batch.{_strokes(device)}"
     return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True, note=note)
 
 

@@ -111,6 +111,7 @@ class Point:
     status: str
     runtime_s: float | None = None
     samples_s: tuple[float, ...] = ()
+    bounds_s: tuple[float, ...] = ()  # of a prediction: both ends
     coverage: float | None = None  # of a prediction: share of the time that was trained
     reason: str = ""
 
