@@ -33,7 +33,7 @@ COLUMNS = {
     128: 128,
 }  # keys of a tile, by the largest size of a head (its kBlockN); 64 for larger ones
 # Fitted to 17,000 mixed calls of this kernel under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4 and
-# eight query heads a key: errors 6 % in the median, 19 % at the 90th percentile (8 and 25 % on the RTX 4090).
+# eight query heads a key: errors 6 % in the median, 19 % at the 90th percentile (8 and 24 % on the RTX 4090).
 BLOCK_S = 3.5e-6  # of a block, besides its tiles
 SOFTMAX_S = 1.1e-6 / 128  # of a tile for each of its keys, besides the products at their peak
 FOUND = 0.45  # share of the cache of a device in which the heads of a key find what others have read
