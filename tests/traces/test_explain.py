@@ -188,6 +188,20 @@ def test_a_window_that_begins_in_mid_pass_is_named_and_like_kernels_have_their_c
     assert found.rows[0].calls == 2
 
 
+def test_several_kernels_without_operators_are_together_a_call(tmp_path: Path) -> None:
+    made = linear(Made(), 100, 512, 512, 512, kernel_name="gemm").call(
+        "neg", 5, tensor(BF16, 4, 8), kernel_name="fill"
+    )
+    [fill, launch] = kernel(800, made.events[0]["ts"] + 2, 5.5, name="fill")
+    before = [
+        graph(name, 200.0 + i, took) for i, (name, took) in enumerate([("fill", 5.0), ("gemm", 100.0)] * 3)
+    ]
+    for one in before:
+        one["args"]["correlation"] = 900
+    found = asked(tmp_path, [*made.events, fill | {"ts": 999.0}, launch, *before])
+    assert {row.operator: (row.calls, row.kernels) for row in found.rows} == {"linear": (4, 8), "neg": (1, 1)}
+
+
 def graph(name: str, start: float, took: float) -> dict[str, Any]:
     about = {"cat": "kernel", "name": name, "pid": 0, "tid": 3, "ts": start, "dur": took}
     return {"ph": "X", **about, "args": {"correlation": 5}}
