@@ -89,7 +89,9 @@ def _asked(
         asked = sizes.get(size) if isinstance(size, str) else None
         if asked is None and whole is not None:
             asked = whole[i]
-        elif asked is None and i == 0 and (isinstance(size, str) or (holds_batch and request.batch_size != 1)):
+        elif (
+            asked is None and i == 0 and (isinstance(size, str) or (holds_batch and request.batch_size != 1))
+        ):
             asked = request.batch_size
         elif asked is None and i == 1 and len(one.sizes) == 2:
             asked = request.seq_len
