@@ -136,6 +136,7 @@ def test_another_question_is_refused(baseline: Path) -> None:
         ("[]", "is not a baseline"),
         ('{"schema": 7}', "schema 7 is of a newer neuralpower"),
         ('{"schema": 1, "versions": {}, "models": []}', "holds no model"),
+        ('{"schema": 0, "versions": {}, "models": []}', "schema 0 instead of 1"),
         ('{"schema": 1, "versions": {}, "models": [{"model": "a"}]}', "missing required field"),
     ],
 )

@@ -104,6 +104,8 @@ def read_baseline(path: Path) -> Baseline:
         for entry in baseline.models:
             for call in entry.layers:
                 _ = call.layer
+        if schema != SCHEMA:
+            raise DatasetError(f"schema {schema} instead of {SCHEMA}")
     except (msgspec.ValidationError, DatasetError) as error:
         raise DatasetError(f"{path}: is not a baseline of this version ({error}); {again}") from None
     if not baseline.models:
