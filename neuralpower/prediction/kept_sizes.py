@@ -3,7 +3,7 @@
 The passes are trees of plain values (`prediction.plain_passes`). Where they differ, they must differ in
 numbers alone, and each number must be a form of the sizes (`prediction.sums`). The last pass is held out: it
 must come out as it was followed, value by value. Between the passes, and nowhere else, any other follows.
-How many experts of a mixture a batch reaches is taken as a size of its own, by the assumed routing.
+How many experts of a mixture a batch reaches, by the assumed routing, is a size besides.
 """
 
 from __future__ import annotations
