@@ -126,7 +126,7 @@ def _is_group(hint: Any) -> bool:
 @functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
     # typing's own of Python 3.10 hides Annotated where a default is None
-    hints = get_type_hints(owner, include_extras=True)
+    hints: dict[str, Any] = get_type_hints(owner, include_extras=True)
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
