@@ -11,13 +11,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from typer import Argument
 from typer import Option as Flag
 from typer.core import TyperCommand
 from typer.models import OptionInfo
-from typing_extensions import Unpack, dataclass_transform, is_typeddict
+from typing_extensions import Unpack, dataclass_transform, get_type_hints, is_typeddict
 
 from neuralpower.ask import texts
 from neuralpower.ask.options import Option, kind_of, options_of
@@ -125,7 +125,8 @@ def _is_group(hint: Any) -> bool:
 
 @functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
-    hints = get_type_hints(owner, include_extras=True)
+    # typing's own of Python 3.10 hides Annotated where a default is None
+    hints: dict[str, Any] = get_type_hints(owner, include_extras=True)
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 

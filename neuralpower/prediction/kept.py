@@ -102,7 +102,8 @@ class KeptNetwork:
             None if asked[1] is None else next((n for n in LENGTHS if steps.inputs((1, n)) is not None), None)
         )
         windows = recorded.trace.about.windows.values()
-        for sizes in sizes_to_follow(asked, sorted({*windows, *(w + 1 for w in windows)}), longest):
+        kinks = sorted({n for window in windows for n in range(window - 2, window + 2)})
+        for sizes in sizes_to_follow(asked, kinks, longest):
             key = self._function_key(request, question, sizes[0])
             known = self._current(key)
             if known is not None and not known.get("later"):
@@ -115,10 +116,10 @@ class KeptNetwork:
             if len(others) < len(sizes):
                 continue
             alike = asked[1] is None or (asked[0] == 1) == (sizes[0][0] == 1)
-            library = question.platform.library
-            function = solved({asked: recorded, **others}, library) if alike else solved(others, library)
+            how = question.platform.library, request.routing
+            function = solved({asked: recorded, **others}, *how) if alike else solved(others, *how)
             if function is None and asked[1] is None:  # one sample broadcasts in other ways
-                function = solved(others, library)
+                function = solved(others, *how)
             self._keep(key, function)
 
     def _keep(self, key: str, whole: Any) -> None:

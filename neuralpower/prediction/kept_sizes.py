@@ -3,7 +3,7 @@
 The passes are trees of plain values (`prediction.plain_passes`). Where they differ, they must differ in
 numbers alone, and each number must be a form of the sizes (`prediction.sums`). The last pass is held out: it
 must come out as it was followed, value by value. Between the passes, and nowhere else, any other follows.
-Mixtures have no such function: how many experts a batch reaches follows no form.
+How many experts of a mixture a batch reaches, by the assumed routing, is a size besides.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from neuralpower.prediction.plain_passes import plain, recorded_in
 from neuralpower.prediction.sums import Form, Solver
 from neuralpower.trace.followed import Recorded
 from neuralpower.trace.lifetimes import Storage, on_library
+from neuralpower.trace.routing import ROUTING, Routing, noted
 
 Size = tuple[int, int | None]  # batch, and tokens of each sample: of a context in a decode step
 BATCHES, MORE_BATCHES = (2, 509), (19, 131)  # the fewest and the most samples that are followed, and between
@@ -41,13 +42,16 @@ def sizes_to_follow(asked: Size, kinks: Sequence[int], longest: int | None) -> l
     line = [(1, n) for n in dict.fromkeys((low, high, between, held_out)) if asked != (1, n)]
     corners: list[Size] = [(b, n) for b in BATCHES for n in (low, high)]
     several = [*corners, (MORE_BATCHES[0], between), (MORE_BATCHES[1], held_out)]
-    return [line, [size for size in several if size != asked]]
+    groups = line, [size for size in several if size != asked]
+    return [sizes for sizes in groups if sizes]
 
 
-def solved(passes: Mapping[Size, Recorded], library: str) -> dict[str, Any] | None:
+def solved(
+    passes: Mapping[Size, Recorded], library: str, routing: Routing = ROUTING
+) -> dict[str, Any] | None:
     """The function of the passes, the last held out, as JSON values; None where there is none.
 
-    `library`: whose kernels run; work space of another one does not count.
+    `library`: whose kernels run; work space of another one does not count. `routing`: of mixtures.
     """
     wholes = [whole for one in passes.values() if (whole := plain(_without(one, library))) is not None]
     if len(wholes) < max(len(passes), 3):
@@ -56,7 +60,11 @@ def solved(passes: Mapping[Size, Recorded], library: str) -> dict[str, Any] | No
     sizes = list(passes)
     if any(len(some) != len(held_out) for some in leaves):
         return None
-    solver = Solver(np.array([_values(size) for size in sizes[:-1]]))
+    mixtures = _mixtures(sizes[:-1], leaves)
+    if mixtures is None:
+        return None
+    routed = {"mixtures": mixtures, "routing": [routing.name, routing.tokens_per_expert]}
+    solver = Solver(np.array([_values(size, routed) for size in sizes[:-1]]))
     forms: dict[tuple[float, ...], int] = {}
     changes: list[tuple[int, Any]] = []
     for place, values in enumerate(zip(*leaves, held_out, strict=True)):
@@ -80,6 +88,7 @@ def solved(passes: Mapping[Size, Recorded], library: str) -> dict[str, Any] | No
         "changes": changes,
         "batches": [min(batches), max(batches)],
         "lengths": [min(known), max(known)] if known else None,
+        **routed,
     }
     return function if _at(function, sizes[-1]) == held_out else None
 
@@ -98,10 +107,34 @@ def at(function: Mapping[str, Any], size: Size) -> Recorded | None:
         return None
 
 
-def _values(size: Size) -> tuple[float, ...]:
-    """The values that forms are made of."""
+def _values(size: Size, routed: Mapping[str, Any]) -> tuple[float, ...]:
+    """The values that forms are made of; `routed`: the mixtures and the routing of a function."""
+    plain_values, routing = _plain_values(size), Routing(*routed["routing"])
+    more: list[float] = []
+    for per_token, experts, tokens in routed["mixtures"]:
+        count = int(Form(tuple(tokens))(np.array([plain_values]))[0])
+        more += routing.grouped(count * per_token, per_token, experts)
+    return *plain_values, *more
+
+
+def _plain_values(size: Size) -> tuple[float, ...]:
     batch, length = size
     return (1, batch) if length is None else tuple(m * n for n in (1, length, length**2) for m in (1, batch))
+
+
+def _mixtures(sizes: Sequence[Size], leaves: Sequence[Sequence[Any]]) -> list[tuple[int, int, Any]] | None:
+    """(experts of a token, experts, the form of the tokens) of each mixture; None where there is no form."""
+    said = [[m for one in some if isinstance(one, str) and (m := noted(one))] for some in leaves]
+    if len({len(some) for some in said}) > 1:
+        return None
+    solver = Solver(np.array([_plain_values(size) for size in sizes]))
+    found: dict[tuple[int, int, Any], None] = {}
+    for same in zip(*said, strict=True):
+        form = solver.form(tuple(tokens for tokens, *_ in same))
+        if form is None or len({one[1:] for one in same}) > 1:
+            return None
+        found[(*same[0][1:], form.coefficients)] = None
+    return [*found]
 
 
 def _without(recorded: Recorded, library: str) -> Recorded:
@@ -160,7 +193,7 @@ def _parts(values: Sequence[Any]) -> list[tuple[Any, ...]] | None:
 def _at(function: Mapping[str, Any], size: Size) -> list[Any]:
     """The leaves of the pass of a size."""
     leaves = list(_leaves(function["whole"]))
-    values = np.array([_values(size)], dtype=float)
+    values = np.array([_values(size, function)], dtype=float)
     numbers = [int(Form(tuple(one))(values)[0]) for one in function["forms"]]
     for place, parts in function["changes"]:
         if isinstance(parts, int):

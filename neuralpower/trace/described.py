@@ -99,8 +99,8 @@ class Experts:
         """One kernel for the products of a module of that path, and the assumption as text."""
         whole = pairs % self.per_token == 0 and self.per_token <= experts and path not in self._placed
         per_token = self.per_token if whole else 1
-        reached = self.routing.reached(pairs, per_token, experts)
-        grouped = dataclasses.replace(layer, batch=reached, rows=max(round(pairs / reached), 1))
+        reached, rows = self.routing.grouped(pairs, per_token, experts)
+        grouped = dataclasses.replace(layer, batch=reached, rows=rows)
         return grouped, self.routing.note(pairs, per_token, experts)
 
 

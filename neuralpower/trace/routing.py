@@ -13,6 +13,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers.expert_load import Load, fitting
 
 UNIFORM, WORST = "uniform", "worst"
+NOTED = re.compile(r"routing [^:]+: (\d+) tokens? with (\d+) of (\d+) experts each")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Routing:
         expected = experts * (1 - float((1 - min(per_token / experts, 1)) ** (pairs / per_token)))
         return min(max(round(expected), min(per_token, most)), most)
 
+    def grouped(self, pairs: int, per_token: int, experts: int) -> tuple[int, int]:
+        """(experts that are reached, rows of each) of one kernel for all of their products."""
+        reached = self.reached(pairs, per_token, experts)
+        return reached, max(round(pairs / reached), 1)
+
     def load(self, pairs: int, per_token: int, experts: int) -> Load:
         """The work of experts: pairs, experts that are reached, tokens of the fullest.
 
@@ -67,6 +73,12 @@ class Routing:
         count = pairs // per_token
         tokens = f"{count} token{'s' * (count != 1)} with {per_token} of {experts} experts each"
         return f"routing {how}: {tokens}; {hit} experts assumed active"
+
+
+def noted(text: str) -> tuple[int, int, int] | None:
+    """(tokens, experts of each, experts) of a `Routing.note`; None of other texts."""
+    found = NOTED.match(text)
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
 ROUTING = Routing()

@@ -30,7 +30,7 @@ from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, ti
 if TYPE_CHECKING:
     import pandas as pd
 
-BESIDE = 4  # calls before and after one that its causes look at
+BESIDE = 8  # calls before and after one that its causes look at: scale, bias, mask stand before a softmax
 BINS = 160  # parts of the span in a drawing
 # share of the span below which a gap is not named; to fetch data from memory takes a few percent, too
 LEAST_GAP = {DATA: 0.1, SYNC: 0.05, HOST: 0.05}

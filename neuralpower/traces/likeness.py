@@ -1,19 +1,29 @@
 """Operators of kernels that a trace has without: of graphs, and of launches before the trace begins.
 
-A capture of the same graph says its kernels in order (ROCm names them at their launch). Else a kernel is
-of the call that launches one of the same name and grid elsewhere in the trace, and takes about as long.
+A capture of the same graph says its kernels in order (ROCm names them at their launch). Else kernels
+are of the call that launches those of the same names and grids elsewhere in the trace, in the same order,
+and takes about as long.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from neuralpower.traces.events import BEFORE, GRAPHED, Mark, Operator, Ran, Recording, step_at
 
-ABOUT = 1.3  # times that a kernel's time may differ from those of its name
+ABOUT = 1.3  # times that the time of kernels may differ from that of their like
+
+
+@dataclass
+class _Equal:
+    """Calls of equal inputs that ran equal kernels."""
+
+    example: Operator
+    took: float = 0.0
+    count: int = 0
 
 
 def with_owners(recording: Recording, capture: Recording | None = None) -> Recording:
@@ -48,51 +58,74 @@ def _by_order(ran: list[Ran], operators: list[Operator], capture: Recording, mar
 
 
 def _by_likeness(ran: list[Ran], operators: list[Operator]) -> None:
-    """A kernel of the name and grid of others is of their call, if it takes about as long."""
-    # (name, grid) -> call -> [its kernels' time, their number]
-    times: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0]))
-    example: dict[int, Operator] = {}
-    of_call: dict[int, list[str]] = defaultdict(list)  # the kernels of the example
+    """Kernels with the names and grids of others, in their order, are of their call, if they take as long."""
+    calls = _calls_by_kernels(ran, operators)
+    lengths: dict[Look, list[int]] = defaultdict(list)  # by the first kernel, the longest first
+    for kernels in sorted(calls, key=len, reverse=True):
+        lengths[kernels[0]].append(len(kernels))
+    for row in _without_owners(ran):
+        looks = tuple(_look(ran[i]) for i in row)
+        place = 0
+        while place < len(row):
+            for length in dict.fromkeys(lengths[looks[place]]):
+                took = sum(ran[i].took for i in row[place : place + length])
+                example = _nearest(took, calls.get(looks[place : place + length], {}))
+                if example is not None:
+                    break
+            else:
+                place += 1
+                continue
+            operators.append(_moved(example, ran[row[place]]))
+            for i in row[place : place + length]:
+                ran[i] = ran[i]._replace(owner=len(operators) - 1)
+            place += length
+
+
+Look = tuple[str, str]  # a kernel's name and grid
+
+
+def _look(one: Ran) -> Look:
+    return one.name, one.grid
+
+
+def _calls_by_kernels(
+    ran: Sequence[Ran], operators: Sequence[Operator]
+) -> dict[tuple[Look, ...], dict[int, _Equal]]:
+    """The kernels of calls in order, with their grids and without, -> equal calls by their key."""
+    of_call: dict[int, list[Ran]] = defaultdict(list)
     for one in ran:
         if one.owner >= 0:
-            operator = operators[one.owner]
-            example.setdefault(operator.key, operator)
-            for grid in {one.grid, ""}:
-                whole = times[one.name, grid][operator.key]
-                whole[0] += one.took
-                whole[1] += 1
-            if example[operator.key].start == operator.start:
-                of_call[operator.key].append(one.name)
-    last: tuple[int, int, list[str]] | None = None  # key, position, kernels that its call still lacks
+            of_call[one.owner].append(one)
+    calls: dict[tuple[Look, ...], dict[int, _Equal]] = defaultdict(dict)
+    for owner, kernels in of_call.items():
+        operator = operators[owner]
+        for looks in {tuple(map(_look, kernels)), tuple((one.name, "") for one in kernels)}:
+            equal = calls[looks].setdefault(operator.key, _Equal(operator))
+            equal.took += sum(one.took for one in kernels)
+            equal.count += 1
+    return calls
+
+
+def _without_owners(ran: Sequence[Ran]) -> list[list[int]]:
+    """Positions of kernels without operators, those of a stream between two that have one together."""
+    rows: dict[str, list[list[int]]] = defaultdict(lambda: [[]])
     for i, one in enumerate(ran):
-        if one.owner >= 0 or one.library not in (BEFORE, GRAPHED):
-            last = None if one.owner >= 0 else last
-            continue
-        key = _nearest(one, times.get((one.name, one.grid), {}))
-        if key is None:
-            continue
-        if last is not None and last[0] == key and one.name in last[2]:
-            last[2].remove(one.name)
-            ran[i] = one._replace(owner=last[1])
-            continue
-        position = len(operators)
-        operators.append(_moved(example[key], one))
-        left = list(of_call[key])
-        if one.name in left:
-            left.remove(one.name)
-        last = key, position, left
-        ran[i] = one._replace(owner=position)
+        if one.owner < 0 and one.library in (BEFORE, GRAPHED):
+            rows[one.stream][-1].append(i)
+        elif rows[one.stream][-1]:
+            rows[one.stream].append([])
+    return [row for some in rows.values() for row in some]
 
 
-def _nearest(one: Ran, times: dict[int, list[float]]) -> int | None:
-    """The call whose kernels take most nearly as long; None where none takes about as long."""
+def _nearest(took: float, calls: Mapping[int, _Equal]) -> Operator | None:
+    """The call that takes most nearly as long; None where none takes about as long."""
 
-    def ratio(whole: Sequence[float]) -> float:
-        mean = max(whole[0] / whole[1], 1e-9)
-        return max(one.took / mean, mean / max(one.took, 1e-9))
+    def ratio(equal: _Equal) -> float:
+        mean = max(equal.took / equal.count, 1e-9)
+        return max(took / mean, mean / max(took, 1e-9))
 
-    key = min(times, key=lambda key: ratio(times[key]), default=None)
-    return key if key is not None and ratio(times[key]) <= ABOUT else None
+    nearest = min(calls.values(), key=ratio, default=None)
+    return nearest.example if nearest is not None and ratio(nearest) <= ABOUT else None
 
 
 def _moved(operator: Operator, one: Ran) -> Operator:

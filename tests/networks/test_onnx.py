@@ -188,6 +188,15 @@ def test_fit_leaves_a_batch_that_the_file_fixes(tmp_path: Path) -> None:
     assert any("fixes its batch" in note for note in found.notes)
 
 
+def test_a_fixed_first_size_of_another_input_is_no_batch(tmp_path: Path) -> None:
+    edges = helper.make_tensor_value_info("edges", onnx.TensorProto.INT64, [2, 30])
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [7, 8])
+    graph = helper.make_graph([helper.make_node("Gather", ["x", "edges"], ["y"])], "net", [x, edges], [Y])
+    file = tmp_path / "edges.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), file)
+    assert neuralpower.predict(str(file), device="h100").runtime_s.value > 0
+
+
 X = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 8])
 Y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
 

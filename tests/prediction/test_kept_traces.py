@@ -99,9 +99,13 @@ def test_a_sweep_of_devices_follows_each_size_once() -> None:
     assert (len(steps.points), steps.traces) == (18, 3)
 
 
+WINDOWED = "gemma-2-2b?num_hidden_layers=2&sliding_window=64"
+MIXTURE = "mixtral-8x7b?num_hidden_layers=1"
 SIZED = (
     (("gpt2?num_hidden_layers=2", "--phase", "decode", "--context", "64"), ("--context", "700", "-b", "24")),
-    (("gpt2?num_hidden_layers=2", "--phase", "decode", "--context", "64"), ("--context", "333")),
+    # below a window's length, and of a mixture
+    ((WINDOWED, "--phase", "decode", "--context", "40"), ("--context", "29")),
+    ((MIXTURE, "--phase", "decode", "--context", "64"), ("--context", "333", "-b", "3")),
     (("gpt2?num_hidden_layers=2", "--phase", "prefill", "--prompt", "32", "-b", "4"), ("--prompt", "45")),
     (("zoo:deep_mnist",), ("-b", "3")),
     (("zoo:deep_mnist", "--phase", "training"), ("-b", "48")),

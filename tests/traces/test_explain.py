@@ -84,6 +84,8 @@ def planted() -> dict[str, Made]:
     made = base(Made())
     scores = tensor(BF16, 64, 512, 512)
     made.call("bmm", 60, tensor(BF16, 64, 512, 64), tensor(BF16, 64, 64, 512))
+    for _ in range(5):  # as a scale, a bias and a mask
+        made.call("neg", 5, scores)
     made.call("softmax", 60, scores, ("Scalar", [], [], "-1"), NONE)
     found["unfused attention"] = made.call("bmm", 60, scores, tensor(BF16, 64, 512, 64))
     found["unaligned sides"] = linear(Made(), 900, 4096, 4095, 4093)
@@ -186,6 +188,20 @@ def test_a_window_that_begins_in_mid_pass_is_named_and_like_kernels_have_their_c
     assert found.priced_s == pytest.approx(200e-6)
     assert any("mid-pass: 0.13 ms" in note for note in found.notes)
     assert found.rows[0].calls == 2
+
+
+def test_several_kernels_without_operators_are_together_a_call(tmp_path: Path) -> None:
+    made = linear(Made(), 100, 512, 512, 512, kernel_name="gemm").call(
+        "neg", 5, tensor(BF16, 4, 8), kernel_name="fill"
+    )
+    [fill, launch] = kernel(800, made.events[0]["ts"] + 2, 5.5, name="fill")
+    before = [
+        graph(name, 200.0 + i, took) for i, (name, took) in enumerate([("fill", 5.0), ("gemm", 100.0)] * 3)
+    ]
+    for one in before:
+        one["args"]["correlation"] = 900
+    found = asked(tmp_path, [*made.events, fill | {"ts": 999.0}, launch, *before])
+    assert {row.operator: (row.calls, row.kernels) for row in found.rows} == {"linear": (4, 8), "neg": (1, 1)}
 
 
 def graph(name: str, start: float, took: float) -> dict[str, Any]:

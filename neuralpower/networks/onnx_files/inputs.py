@@ -59,7 +59,7 @@ def _inputs(text: str, graph: Graph, sizes: Mapping[str, Any], request: InputReq
     missing: dict[str, None] = {}
     tensors = []
     for one in graph.inputs:
-        asked = [*_asked(text, one, sizes, request)]
+        asked = [*_asked(text, one, sizes, request, holds_batch=one is graph.inputs[0])]
         missing |= dict.fromkeys(name for name in asked if isinstance(name, str))
         if not missing:
             tensors.append(_tensor(one, [int(size) for size in asked], request.dtype, graph.main, generator))
@@ -72,8 +72,13 @@ def _inputs(text: str, graph: Graph, sizes: Mapping[str, Any], request: InputReq
     return Inputs(tuple(tensors))
 
 
-def _asked(text: str, one: Input, sizes: Mapping[str, Any], request: InputRequest) -> Iterator[int | str]:
-    """The sizes of an input; a text is the name of one that nothing says."""
+def _asked(
+    text: str, one: Input, sizes: Mapping[str, Any], request: InputRequest, *, holds_batch: bool
+) -> Iterator[int | str]:
+    """The sizes of an input; a text is the name of one that nothing says.
+
+    `holds_batch`: its first size, if it is fixed, is the batch; that of edges or states is none.
+    """
     whole = None if request.input_shape is None else (request.batch_size, *request.input_shape)
     if whole is not None and len(whole) != len(one.sizes):
         raise InputError(
@@ -84,7 +89,9 @@ def _asked(text: str, one: Input, sizes: Mapping[str, Any], request: InputReques
         asked = sizes.get(size) if isinstance(size, str) else None
         if asked is None and whole is not None:
             asked = whole[i]
-        elif asked is None and i == 0 and (isinstance(size, str) or request.batch_size != 1):
+        elif (
+            asked is None and i == 0 and (isinstance(size, str) or (holds_batch and request.batch_size != 1))
+        ):
             asked = request.batch_size
         elif asked is None and i == 1 and len(one.sizes) == 2:
             asked = request.seq_len

@@ -92,12 +92,15 @@ def looks_like(tensors: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _described(path: Path) -> Path:
-    """The config.json in the file's folder; raises ModelError, which says what the file holds."""
+    """The config.json in the file's folder.
+
+    Raises ModelError for a damaged file, and without config.json, where it says what the file holds.
+    """
     from neuralpower.networks.headers import read_index, read_safetensors
 
+    found = (read_index if path.name.endswith(INDEX) else read_safetensors)(path)
     if is_file(path.with_name(CONFIG)):
         return path.with_name(CONFIG)
-    found = (read_index if path.name.endswith(INDEX) else read_safetensors)(path)
     if pipeline := looks_like(found.tensors):
         raise ModelError(
             f"{path}: holds {found.in_words()}, and looks like {pipeline}; write its name instead"
