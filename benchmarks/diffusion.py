@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.teachers import diffusion
 from benchmarks.train.prior import laws, with_calls, with_few
 from neuralpower.api.loaded import LoadedPredictor, load
-from neuralpower.learn.prior import Law
-from neuralpower.learn.prior_files import shipped_prior
+from neuralpower.learn.unmeasured.prior import Law
+from neuralpower.learn.unmeasured.prior_files import shipped_prior
 from neuralpower.prediction.prediction import Prediction
 
 Chosen = Callable[[str, str], LoadedPredictor]  # (model, GPU) -> what predicts it

@@ -28,10 +28,10 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import ModelError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import Estimates
-from neuralpower.learn.problem import Array
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.watts import drawn_at, idle_power, shipped_watts
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.energy import energy_of
+from neuralpower.prediction.costs.energy import energy_of
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval, Row
 

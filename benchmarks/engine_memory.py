@@ -25,7 +25,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError
 from neuralpower.platforms import platform_of
-from neuralpower.prediction.explore.fit import fit
+from neuralpower.prediction.fits.fit import fit
 from neuralpower.prediction.memory.engines import (
     ACTIVATIONS,
     IMAGES,

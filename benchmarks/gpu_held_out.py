@@ -14,13 +14,13 @@ from benchmarks.gpu_tables import SYSTEMS, Part, dataset
 from neuralpower.data.screening import screen
 from neuralpower.devices.spec import find_spec, known_hardware
 from neuralpower.layers import Hardware, Layer
-from neuralpower.learn.any_device import for_board
 from neuralpower.learn.estimates import BASES, BYTES
-from neuralpower.learn.features import describe
-from neuralpower.learn.fit import fit
-from neuralpower.learn.held_out import FOLDS
-from neuralpower.learn.problem import FEWEST_ROWS, Problem
+from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.fit import fit
+from neuralpower.learn.fitting.held_out import FOLDS
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem
 from neuralpower.learn.train import train
+from neuralpower.learn.unmeasured.any_device import for_board
 from neuralpower.platforms import platform_of
 
 Array = np.ndarray

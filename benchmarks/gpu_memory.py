@@ -54,7 +54,7 @@ def memory(row: dict[str, Any], device: str) -> Any:
     from neuralpower.devices.spec import spec_of
     from neuralpower.platforms import platform_of
     from neuralpower.prediction.memory.peak import training_memory
-    from neuralpower.trace.step_lifetimes import training_lifetimes
+    from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 
     with torch.device("meta"):
         network = timm.create_model(row["name"])

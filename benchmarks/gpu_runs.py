@@ -22,7 +22,7 @@ import pandas as pd
 from benchmarks.gpu_tables import SYSTEMS
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.any_device import for_device
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.prediction import Prediction
 

@@ -4,7 +4,7 @@ python -m benchmarks.laws [--draws N] [--first SEED] [--devices NAME ...] [--lis
 
 A seeded sweep of each kind in each type is predicted on each device with a sheet, and held to
 
-    its sheet         no faster than it allows, not many times slower (neuralpower/learn/laws.py)
+    its sheet         no faster than it allows, not many times slower (neuralpower/learn/unmeasured/laws.py)
     larger calls      in a tile, of the same alignment: no faster; one number more changes less than 2 %
     more bits         16 are not slower than 32, nor 8 than 16 where no row tells
     its twins         boards that differ in links alone take as long
@@ -32,9 +32,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, floats_of
 from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention, matmul
 from neuralpower.layers.columns import HALF, TILE, WHOLE, least_tile
 from neuralpower.layers.rows import field_names, plain_dimensions
-from neuralpower.learn import laws, pricing
-from neuralpower.learn.any_device import for_device
-from neuralpower.learn.choosing import Choice
+from neuralpower.learn import pricing
 from neuralpower.learn.estimates import (
     BY_LAW,
     BY_NETWORKS,
@@ -44,12 +42,15 @@ from neuralpower.learn.estimates import (
     IN_RANGE,
     MEASURED,
 )
-from neuralpower.learn.laws import least_s, most_s
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.problem import Array
-from neuralpower.learn.twins import ROUNDED, octaves_apart
+from neuralpower.learn.unmeasured import laws
+from neuralpower.learn.unmeasured.any_device import for_device
+from neuralpower.learn.unmeasured.choosing import Choice
+from neuralpower.learn.unmeasured.laws import least_s, most_s
+from neuralpower.learn.unmeasured.twins import ROUNDED, octaves_apart
 from neuralpower.platforms import platform_of
 
 FASTER, SLOWER, FALLS, JUMPS, NARROW, APART, PART = (

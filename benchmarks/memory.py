@@ -28,7 +28,7 @@ from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
-from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 NEEDED, KEPT = "needed", "kept"

@@ -19,7 +19,7 @@ from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.evaluate import built
+from neuralpower.prediction.evaluation.evaluate import built
 from neuralpower.prediction.request import Request
 from neuralpower.trace.recipe import TRAINING, Recipe
 

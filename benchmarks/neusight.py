@@ -39,9 +39,9 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import defaults, field_names
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor

@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from neuralpower.devices.layout import Layout
-from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, by_shape
 from neuralpower.prediction.case import predict_request

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.any_device import for_device
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, by_shape
 from neuralpower.prediction.case import predict_request

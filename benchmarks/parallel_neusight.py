@@ -24,7 +24,7 @@ from benchmarks.peers import MODELS
 from neuralpower.devices.cluster import enough_for
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.any_device import for_device
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.request import Request

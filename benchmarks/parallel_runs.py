@@ -18,7 +18,7 @@ from benchmarks.gpu_runs import DEVICES, DTYPE, PARTS, Answered, print_runs, sec
 from neuralpower.devices.cluster import enough_for
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.any_device import for_device
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction

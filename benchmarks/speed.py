@@ -24,9 +24,9 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.columns import take
 from neuralpower.layers.rows import to_row
+from neuralpower.learn.files.predictor_lookup import default_predictor
 from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.measure.collect.plan import draw
 from neuralpower.prediction.explore.score import score
 from neuralpower.prediction.explore.space import Point, explore
@@ -46,7 +46,7 @@ LLAMA_70B = {
 IN_PROCESS = """
 import json, resource, sys, time
 start = time.perf_counter()
-from neuralpower.learn.predictor_lookup import default_predictor
+from neuralpower.learn.files.predictor_lookup import default_predictor
 from neuralpower.devices.host import read_cpu
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.request import Request

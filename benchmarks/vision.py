@@ -23,11 +23,11 @@ import pandas as pd
 from benchmarks.train.prior import parser_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
-from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import Totals
-from neuralpower.learn.laws import floors
-from neuralpower.learn.prior_fit import Observation
-from neuralpower.learn.problem import Array
+from neuralpower.learn.fitting.problem import Array
+from neuralpower.learn.unmeasured.any_device import for_device
+from neuralpower.learn.unmeasured.laws import floors
+from neuralpower.learn.unmeasured.prior_fit import Observation
 
 
 def calls_of(networks: Sequence[Observation]) -> tuple[list[Layer], Any]:

@@ -37,7 +37,7 @@ from neuralpower.profiling.steps import clock_of
 from neuralpower.profiling.stopwatch import Stopwatch
 from neuralpower.report.grid import grid
 from neuralpower.report.number_format import quantity
-from neuralpower.trace.undisturbed import unwrapped
+from neuralpower.trace.operators.undisturbed import unwrapped
 
 OP_FILE = Path("output_file.csv")
 SIZES = ("Input Features", "Output Features", "Dict Size of Emb", "Emb Vector Size", "Norm Size")

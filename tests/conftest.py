@@ -74,7 +74,7 @@ def _shipped_predictors_alone() -> Iterator[None]:
         yield
         return
     from neuralpower.files import paths as folders
-    from neuralpower.learn import predictor_files
+    from neuralpower.learn.files import predictor_files
 
     def shipped() -> list[Path]:
         return [Path(clean) if one.resolve() == folder else one for one in found()]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from neuralpower.data.schema import RECORDS, DatasetMeta
-from neuralpower.learn.predictor_parts import PredictorPart
+from neuralpower.learn.files.predictor_parts import PredictorPart
 from neuralpower.prediction.explore.gate import Baseline
 from tests.program import run
 from tests.traces.made import BF16, X, kernel, operator, written

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure.collect.process import Results
 from neuralpower.measure.collect.schedule import POWER, Batch
 

@@ -21,8 +21,8 @@ from neuralpower.api.loaded import LoadedPredictor, chosen
 from neuralpower.devices import host
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import CoverageError, InputError, ModelError, PredictorError
-from neuralpower.learn.any_device import for_device
-from neuralpower.learn.predictor_files import known_predictors, read_predictor
+from neuralpower.learn.files.predictor_files import known_predictors, read_predictor
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.prediction import request
 
 ROOT = Path(__file__).parent.parent

@@ -24,12 +24,12 @@ from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.files.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn.features import describe
-from neuralpower.learn.predictor_json import from_json, to_json
-from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.files.predictor_json import from_json, to_json
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.trees import Trees, right_children
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
-from neuralpower.learn.trees import Trees, right_children
 from tests.program import Ran, run
 
 bounded = settings(

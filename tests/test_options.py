@@ -20,7 +20,7 @@ from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.memory.engines import ENGINES
 from neuralpower.prediction.memory.engines import OPTIONS as ENGINE_OPTIONS
 from neuralpower.prediction.request import Request, request_of
-from neuralpower.trace.memory_formats import FORMATS
+from neuralpower.trace.operators.memory_formats import FORMATS
 
 ASKING = {  # command -> (its table, that of the function)
     "predict": (output.Predict, options.Predicting),

@@ -13,8 +13,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.rows import from_row
-from neuralpower.learn import laws
-from neuralpower.learn.prior_fit import CALL_NOISE, Observation
+from neuralpower.learn.unmeasured import laws
+from neuralpower.learn.unmeasured.prior_fit import CALL_NOISE, Observation
 
 DATASETS = ("datasets/nvidia-h200-sxm-141gb",)
 WEIGHT = 0.3  # of a call, which repeats what its neighbours in a sweep say

@@ -15,7 +15,7 @@ import numpy as np
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer
-from neuralpower.learn.prior_fit import NETWORK_NOISE, Observation
+from neuralpower.learn.unmeasured.prior_fit import NETWORK_NOISE, Observation
 from neuralpower.platforms import platform_of
 from neuralpower.prediction.case import followed
 from neuralpower.prediction.request import request_of

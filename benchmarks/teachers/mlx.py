@@ -20,7 +20,7 @@ from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
-from neuralpower.learn.prior_fit import CALL_NOISE, Observation
+from neuralpower.learn.unmeasured.prior_fit import CALL_NOISE, Observation
 from neuralpower.trace.tracer import trace_call
 
 WEIGHT = 1.0  # nothing else is known of these chips

@@ -14,7 +14,7 @@ from benchmarks.peers import TRAINED, kernels
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS
 from neuralpower.layers.rows import from_row
-from neuralpower.learn.prior_fit import CALL_NOISE, Observation
+from neuralpower.learn.unmeasured.prior_fit import CALL_NOISE, Observation
 
 EACH = 60  # rows of each kind and device, drawn: the residual of these devices has all of them
 WEIGHT = 0.3

@@ -19,8 +19,8 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.base import TRAINING
-from neuralpower.learn.network_rows import AMP, Way, calls_of, traced
-from neuralpower.learn.prior_fit import Observation
+from neuralpower.learn.networks.network_rows import AMP, Way, calls_of, traced
+from neuralpower.learn.unmeasured.prior_fit import Observation
 from neuralpower.platforms import PLATFORMS
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.prior_fit import CALL_NOISE, Observation
+from neuralpower.learn.unmeasured.prior_fit import CALL_NOISE, Observation
 from neuralpower.traces.calls import TracedCall, read_calls
 
 NAMES = (

@@ -20,9 +20,9 @@ from benchmarks.train.relatives import NAME
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import LINKS, known_hardware
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.platforms import hardware_of, hardware_to_json

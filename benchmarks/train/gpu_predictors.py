@@ -20,8 +20,8 @@ from benchmarks.gpu_tables import SYSTEMS, dataset, families, parts
 from benchmarks.train import gpu_power
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.spec import known_spec
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.keys import Key
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train, train_power
 from neuralpower.report.cards import write_predictor

@@ -25,10 +25,11 @@ from benchmarks.teachers import collected, mlx, neusight, traces
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers.base import GRADIENT
-from neuralpower.learn import prior_fit
-from neuralpower.learn.prior import COMPUTE, FEWEST, MEMORY, Doubt, Law, Level, Prior, family_of
-from neuralpower.learn.prior_files import SHIPPED, shipped_prior, write_prior
-from neuralpower.learn.prior_fit import (
+from neuralpower.learn.fitting.problem import Array
+from neuralpower.learn.unmeasured import prior_fit
+from neuralpower.learn.unmeasured.prior import COMPUTE, FEWEST, MEMORY, Doubt, Law, Level, Prior, family_of
+from neuralpower.learn.unmeasured.prior_files import SHIPPED, shipped_prior, write_prior
+from neuralpower.learn.unmeasured.prior_fit import (
     DEVICE,
     EVERYWHERE,
     FAMILY,
@@ -37,7 +38,6 @@ from neuralpower.learn.prior_fit import (
     levelled,
     predicted,
 )
-from neuralpower.learn.problem import Array
 
 LAUNCH_S = 2e-6  # the shortest kernels of networks on GPUs of 2022 to 2025
 # Of an MI300X, in traces: with it calls held out by fifths are 22 % off in the median, with 2 us 42 %, and

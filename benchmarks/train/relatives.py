@@ -30,7 +30,7 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import defaults, field_names
 from neuralpower.learn.launch_overhead import Dispatch
-from neuralpower.learn.network_rows import read_totals
+from neuralpower.learn.networks.network_rows import read_totals
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.pricing import HIDDEN_SHARE
 from neuralpower.learn.rows import hardware_from

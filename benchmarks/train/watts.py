@@ -38,7 +38,7 @@ from neuralpower.data.screening import Rows, metered, screen
 from neuralpower.devices.spec import find_spec, known_specs
 from neuralpower.errors import ModelError
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.learn.problem import Array
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import (
     WORKS,

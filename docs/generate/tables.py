@@ -11,10 +11,10 @@ from docs.generate.markdown import code, page, table
 from neuralpower.devices.spec import DeviceSpec, known_spec, known_specs, read_spec
 from neuralpower.layers import KINDS
 from neuralpower.layers.rows import field_names
-from neuralpower.learn.any_device import POOLED
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
-from neuralpower.networks.catalogue import TASKS, catalogue
+from neuralpower.learn.unmeasured.any_device import POOLED
+from neuralpower.networks.names.catalogue import TASKS, catalogue
 from neuralpower.platforms import platform_of
 
 ROOT = Path(__file__).parents[2]

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from neuralpower.api.explained import Explaining as Block
     from neuralpower.api.loaded import LoadedPredictor
     from neuralpower.data.dataset import Dataset
-    from neuralpower.prediction.evaluate import Evaluation
+    from neuralpower.prediction.evaluation.evaluate import Evaluation
     from neuralpower.prediction.explore.compare import Comparison
-    from neuralpower.prediction.explore.fit import Fit
     from neuralpower.prediction.explore.gate import Gate
     from neuralpower.prediction.explore.layouts import Layouts
     from neuralpower.prediction.explore.rank import Ranking
     from neuralpower.prediction.explore.score import Score
     from neuralpower.prediction.explore.sweep import Sweep
+    from neuralpower.prediction.fits.fit import Fit
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import Keywords, NetworkProfile
@@ -648,7 +648,7 @@ def calibrate(
     """
     from neuralpower.api.loaded import LoadedPredictor, chosen
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn import calibrate as calibration
+    from neuralpower.learn.networks import calibrate as calibration
     from neuralpower.measure.cpu.reached import reached
     from neuralpower.measure.cpu.timer import prepare_process
 

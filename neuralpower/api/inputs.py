@@ -12,15 +12,15 @@ import torch
 from neuralpower.ask.spread import Given
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.callables import as_network
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs, batch_of, called_with, one_shape, with_tensors
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs, batch_of, called_with, one_shape, with_tensors
+from neuralpower.networks.inputs.requests import Asked, asked_of, given_to
+from neuralpower.networks.libraries.callables import as_network
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.source import Source, brought_inputs
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import Request
-from neuralpower.trace.memory_formats import channels_last
+from neuralpower.trace.operators.memory_formats import channels_last
 
 Answer = TypeVar("Answer")
 

@@ -27,31 +27,31 @@ from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.files.paths import is_file
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
+from neuralpower.learn.files.predictor_files import known_predictors
+from neuralpower.learn.files.predictor_json import check_places
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import known_predictors
-from neuralpower.learn.predictor_json import check_places
 from neuralpower.learn.settings import all_set
 from neuralpower.measure import target
-from neuralpower.networks.callables import as_network
+from neuralpower.networks.libraries.callables import as_network
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.costs.footprint import terms_in
+from neuralpower.prediction.costs.prices import price_of
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
-from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
-from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.footprint import terms_in
+from neuralpower.prediction.fits.fit import Fit, assumed, check_phase, fit
+from neuralpower.prediction.fits.fit import memory as memory_of
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.prediction.prices import price_of
 from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_in, request_of, run_of
 from neuralpower.report.cards import write_predictor
 from neuralpower.trace.question import ENGINE
 
 if TYPE_CHECKING:
-    from neuralpower.prediction.evaluate import Evaluation
+    from neuralpower.prediction.evaluation.evaluate import Evaluation
     from neuralpower.prediction.explore.score import Score
     from neuralpower.prediction.explore.sweep import Sweep
 
@@ -176,7 +176,7 @@ class LoadedPredictor:
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
     """Networks predicted, and measured on this CPU; raises InputError."""
-    from neuralpower.prediction.evaluate import evaluate, metered
+    from neuralpower.prediction.evaluation.evaluate import evaluate, metered
 
     requests = []
     for network in map(as_network, models):

@@ -14,12 +14,12 @@ from neuralpower.errors import check_share
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.settings import set_to
 from neuralpower.prediction.case import predict, priced, served
-from neuralpower.prediction.footprint import footprint_of
-from neuralpower.prediction.kept import KeptNetwork
+from neuralpower.prediction.costs.footprint import footprint_of
+from neuralpower.prediction.kept.kept import KeptNetwork
 from neuralpower.prediction.prediction import Prediction, check_coverage
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
-from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
+from neuralpower.prediction.weights import check_served_by
 from neuralpower.trace.question import Question
 
 
@@ -74,7 +74,7 @@ def _followed(
 ) -> Prediction:
     """The prediction of a network that is followed now, and kept where `kept` says where."""
     from neuralpower.api.inputs import explained, runs_of
-    from neuralpower.networks.requests import Generating
+    from neuralpower.networks.inputs.requests import Generating
     from neuralpower.trace.follow import record
 
     source = request.source()

@@ -13,9 +13,9 @@ from torch import nn
 from neuralpower.api.inputs import first_accepted
 from neuralpower.ask.keywords import check_names
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.callables import as_network
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs, one_shape, with_tensors
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs, one_shape, with_tensors
+from neuralpower.networks.libraries.callables import as_network
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import dtype_for

@@ -13,13 +13,13 @@ from neuralpower.ask import texts
 from neuralpower.ask.spread import Given
 from neuralpower.devices.spec import known_spec, known_specs
 from neuralpower.files.stages import stage
+from neuralpower.learn.files.predictor_files import known_predictors, readable
+from neuralpower.learn.files.predictor_lookup import chosen, load
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import known_predictors, readable
-from neuralpower.learn.predictor_lookup import chosen, load
 from neuralpower.learn.settings import set_to
-from neuralpower.networks.callables import as_network
+from neuralpower.networks.libraries.callables import as_network
+from neuralpower.prediction.costs.footprint import terms_in
 from neuralpower.prediction.explore.rank import RATE, Ranking, rank
-from neuralpower.prediction.footprint import terms_in
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
 
 

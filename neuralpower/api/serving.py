@@ -23,8 +23,8 @@ from neuralpower.files.paths import is_file
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.settings import set_to
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.footprint import Terms, terms_in
-from neuralpower.prediction.prices import NoPrice, by_name, price_of
+from neuralpower.prediction.costs.footprint import Terms, terms_in
+from neuralpower.prediction.costs.prices import NoPrice, by_name, price_of
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.serving.deployment import Setup
 from neuralpower.serving.load import targets_of

@@ -50,7 +50,7 @@ from neuralpower.errors import (
     unwritten,
 )
 from neuralpower.files.terminal import visible_streams
-from neuralpower.networks.hub import stay_offline
+from neuralpower.networks.names.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
 from neuralpower.report.grid import at_most
 

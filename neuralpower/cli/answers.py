@@ -16,7 +16,7 @@ from typer import Exit
 from neuralpower.cli.output import USUAL, level, recorded, say, table_width, tell
 from neuralpower.errors import CoverageError
 from neuralpower.files.cache import cache_folder, keep, key_of, recall
-from neuralpower.networks.sameness import is_current, loaded, question_of
+from neuralpower.networks.names.sameness import is_current, loaded, question_of
 
 
 def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]) -> None:

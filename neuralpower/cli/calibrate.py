@@ -78,9 +78,9 @@ def _by_layers(source: str, samples: int, seed: int, out: Path | None) -> None:
     """Measure layers on this CPU, scale a predictor to them, and write it."""
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn import calibrate as calibration
-    from neuralpower.learn.predictor_json import check_places
-    from neuralpower.learn.predictor_lookup import load
+    from neuralpower.learn.files.predictor_json import check_places
+    from neuralpower.learn.files.predictor_lookup import load
+    from neuralpower.learn.networks import calibrate as calibration
     from neuralpower.measure.cpu.reached import reached
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
@@ -125,8 +125,8 @@ def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, 
         ) from None
     target = out or Path("models") / f"{spec.slug}-calibrated.json"
     stage("importing torch")
-    from neuralpower.learn.calibrate_by_networks import calibrate_by_networks
-    from neuralpower.learn.predictor_json import check_places
+    from neuralpower.learn.files.predictor_json import check_places
+    from neuralpower.learn.networks.calibrate_by_networks import calibrate_by_networks
     from neuralpower.report.cards import write_predictor
 
     check_places(target)

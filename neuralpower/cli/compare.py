@@ -109,8 +109,8 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.learn.settings import set_to
     from neuralpower.prediction.case import predict_request
+    from neuralpower.prediction.costs.footprint import footprint_of
     from neuralpower.prediction.explore.compare import Side, earlier
-    from neuralpower.prediction.footprint import footprint_of
     from neuralpower.prediction.request import phase_in, request_of, run_of
 
     phase = phase_in(asked).name
@@ -164,7 +164,7 @@ def _placed(asked: Compare, model: str, place: str) -> dict[str, Any]:
 
 def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
     """The predictor of a side; raises InputError."""
-    from neuralpower.learn.predictor_lookup import all_known
+    from neuralpower.learn.files.predictor_lookup import all_known
 
     if cluster is not None:
         return parsing.predictor(asked["predictor"], cluster.spec.slug)

@@ -75,7 +75,7 @@ def devices(asked: Shown) -> None:
 def _machine() -> Answer:
     stage("looking for devices, meters and predictors")
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn.predictor_files import known_predictors, readable
+    from neuralpower.learn.files.predictor_files import known_predictors, readable
     from neuralpower.measure.meters import MeterUnavailable
     from neuralpower.measure.meters.nvml import list_gpus
     from neuralpower.report.number_format import binary

@@ -110,7 +110,7 @@ def _cache() -> Finding:
 def _itself() -> Iterator[Finding]:
     """Read all predictors, and predict a network whose FLOP are known."""
     stage("reading predictors")
-    from neuralpower.learn.predictor_files import known_predictors, readable
+    from neuralpower.learn.files.predictor_files import known_predictors, readable
 
     found, refused = readable(known_predictors())
     yield Finding("predictors", bool(found), f"{len(found)} can be read")

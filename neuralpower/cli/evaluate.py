@@ -29,7 +29,7 @@ from neuralpower.files.stages import counted, stage
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
-    from neuralpower.prediction.evaluate import Evaluation
+    from neuralpower.prediction.evaluation.evaluate import Evaluation
     from neuralpower.prediction.request import Request
     from neuralpower.trace.recipe import Recipe
 
@@ -122,8 +122,8 @@ def _on_cpu(
     """The predictor, and the networks measured on this CPU."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure.meters import NullMeter
-    from neuralpower.prediction.evaluate import evaluate as run
-    from neuralpower.prediction.evaluate import metered
+    from neuralpower.prediction.evaluation.evaluate import evaluate as run
+    from neuralpower.prediction.evaluation.evaluate import metered
 
     cpu = read_cpu()
     trained = parsing.predictor(asked["predictor"])
@@ -153,7 +153,7 @@ def _on_gpu(
     """The predictor, and the networks measured on the named GPU; raises DeviceError without one."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import rig as rigs
-    from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
+    from neuralpower.prediction.evaluation.on_gpu import evaluate_on, predictor_of
 
     rig = rigs.open_rig(str(asked["device"]), "auto" if asked["energy"] else "none", read_cpu().cores)
     trained = parsing.predictor(asked["predictor"]) if asked["predictor"] else predictor_of(rig)
@@ -180,7 +180,7 @@ def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
 
     read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
-    from neuralpower.prediction.measured import BEST, Asking, compare_measured, read_measurements
+    from neuralpower.prediction.evaluation.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.results.measured import measured_json, measured_plot, measured_table
 
     names = list(texts.names(asked["predictor"], "predictor") or (BEST,))
@@ -252,7 +252,7 @@ def _warn(results: Sequence[Evaluation]) -> None:
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, length, phase) of each line, None for omitted values; raises InputError."""
     from neuralpower.files.paths import check_regular
-    from neuralpower.networks.trust import check_model
+    from neuralpower.networks.names.trust import check_model
 
     check_regular(file)
     try:

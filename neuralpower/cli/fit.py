@@ -21,7 +21,7 @@ from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
-    from neuralpower.prediction.explore import fit as fitting
+    from neuralpower.prediction.fits import fit as fitting
     from neuralpower.prediction.memory.over_time import Lived
 
 app = Typer()
@@ -53,7 +53,7 @@ def _fit(model: str, asked: Fit, form: str) -> None:
     """Find the answer and print it; raises Exit where the model does not fit."""
     stage("importing torch and transformers")
     from neuralpower.api.loaded import chosen, fitted
-    from neuralpower.prediction.explore.verdict import DOES_NOT_FIT
+    from neuralpower.prediction.fits.verdict import DOES_NOT_FIT
     from neuralpower.report.results.explored import fit_table
 
     picture, named = asked["memory_picture"], asked["predictor"]

@@ -79,8 +79,8 @@ def check_model_or_list(text: str) -> None:
 
 def completed_models(incomplete: str) -> list[str]:
     """Models that begin with the text: of the catalogue, the zoo and transformers."""
-    from neuralpower.networks.catalogue import catalogue
-    from neuralpower.networks.slips import transformers_names, zoo_names
+    from neuralpower.networks.names.catalogue import catalogue
+    from neuralpower.networks.names.slips import transformers_names, zoo_names
 
     found = [*catalogue(), *(f"zoo:{name}" for name in zoo_names())]
     if incomplete.startswith("transformers:"):

@@ -18,10 +18,10 @@ from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import completed_models
 from neuralpower.errors import ModelError, unknown
 from neuralpower.files.stages import counted
-from neuralpower.networks.slips import zoo_names
+from neuralpower.networks.names.slips import zoo_names
 
 if TYPE_CHECKING:
-    from neuralpower.networks.catalogue import Entry
+    from neuralpower.networks.names.catalogue import Entry
 
 app = Typer()
 ZOO_TASK = "zoo"
@@ -95,7 +95,7 @@ def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:
 
 def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
     """Models of the catalogue by name, grouped by task."""
-    from neuralpower.networks.catalogue import TASKS, catalogue, named
+    from neuralpower.networks.names.catalogue import TASKS, catalogue, named
 
     entries = sorted(catalogue().values(), key=lambda entry: (TASKS.index(entry.task), entry.name))
     meant = {name for one in patterns if not fnmatch.filter(catalogue(), one) for name in named(one)}
@@ -148,7 +148,7 @@ def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
 
 def _built(id: str) -> dict[str, Any]:
     """A network's numbers; it is built on the meta device, which needs no memory."""
-    from neuralpower.networks.input_request import InputRequest
+    from neuralpower.networks.inputs.input_request import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO
     from neuralpower.trace.tracer import trace

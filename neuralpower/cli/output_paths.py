@@ -116,7 +116,7 @@ def _files(text: str) -> Iterator[Path]:
 
 
 def _predictor(text: str) -> Iterator[Path]:
-    from neuralpower.learn.predictor_files import known_predictors
+    from neuralpower.learn.files.predictor_files import known_predictors
 
     known = known_predictors()
     yield from (known[name] for name in {text, text.partition("@")[0]} & known.keys())

@@ -73,7 +73,7 @@ def batch_apart(given: Mapping[str, Any]) -> Iterator[None]:
 def _runs(model: str, batch: int, sizes: tuple[int, ...], autocast: str | None) -> bool:
     """Whether a network runs with a batch of inputs of these sizes. Imports torch."""
     from neuralpower.networks.sources import InputRequest, resolve
-    from neuralpower.trace.casts import cast_dtype
+    from neuralpower.trace.operators.casts import cast_dtype
     from neuralpower.trace.tracer import trace
 
     try:
@@ -114,7 +114,7 @@ def predictor(name: Any, device: Any = None, dtype: Any = None) -> Predictor:
     A device without a predictor's name gets the best predictor for it. Raises InputError, also if both
     name a device, or the device lacks the dtype. Imports torch.
     """
-    from neuralpower.learn.predictor_lookup import chosen
+    from neuralpower.learn.files.predictor_lookup import chosen
 
     return chosen(name or None, device, dtype and full_name(str(dtype)))
 

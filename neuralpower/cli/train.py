@@ -51,8 +51,8 @@ def train_predictor(
         read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
     ]
     stage("importing scikit-learn and torch")
+    from neuralpower.learn.files.predictor_json import check_places
     from neuralpower.learn.notes import formula
-    from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.results import training as shown

@@ -24,11 +24,11 @@ from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
 from neuralpower.measure import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.prediction.explore.fit import assumed
-from neuralpower.prediction.explore.largest import largest
+from neuralpower.prediction.fits.fit import assumed
+from neuralpower.prediction.fits.largest import largest
 from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.trace.recipe import TRAINING
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 
 LAUNCHED = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch` sets
 # name -> settings of `training_lifetimes`; "16" and "bf16" are older names of mixed precision

@@ -4,8 +4,7 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import BY_OPERATOR, KINDS, Layer, layer_kind
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import BY_OPERATOR, KINDS, Call, Layer, layer_kind
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.operands import OWN, Bytes
 from neuralpower.layers.sweep import Draw

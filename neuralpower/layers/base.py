@@ -11,7 +11,7 @@ import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -20,12 +20,29 @@ from typing_extensions import Self
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.late import Tensor, torch
-from neuralpower.layers.call import Call
 from neuralpower.layers.operands import Bytes, Operand, Operands, by_dtype
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.traits import KindLaw
 from neuralpower.layers.views import Views
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
+
+    With `recurs` it is timed just after an untimed run of its own, as a network is, or what a loop repeats.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    warm: tuple[Tensor, ...] = ()
+    recurs: bool = False
+
+    def __call__(self) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
 
 FORWARD, BACKWARD, TRAINING = "forward", "backward", "training"
 GRADIENT = "gradient"  # phase of a forward pass that stands for a part of a backward pass, as `backward` says

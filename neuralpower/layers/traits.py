@@ -1,8 +1,8 @@
 """Traits and laws: what changes the share of the peaks that a kernel reaches, and what else bounds it.
 
-Each trait is a share from 0 to 1, by name. A prior has a factor for each (`neuralpower.learn.prior`), raised
-to the power of the share. Sizes are traits of neighbouring powers of 2, whose shares add up to 1: between
-them a factor changes gradually.
+Each trait is a share from 0 to 1, by name. A prior (`neuralpower.learn.unmeasured.prior`) has a factor for
+each, raised to the power of the share. Sizes are traits of neighbouring powers of 2, whose shares add up
+to 1: between them a factor changes gradually.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class KindLaw:
     bound_s: Callable[[Any, Hardware], Any] = lambda layer, hardware: None
     # The part of the device that bounds it instead, as text; "" where `bound_s` is None.
     bound_by: Callable[[Any, Hardware], str] = lambda layer, hardware: ""
-    # Times its law that a CPU takes for a large forward call at most (`learn/laws.py`).
+    # Times its law that a CPU takes for a large forward call at most (`learn/unmeasured/laws.py`).
     on_cpu: Callable[[Any], Any] = lambda layer: DENSE_ON_CPU
     # Times a forward call that stands for a gradient on a CPU, where no backward pass was measured.
     gradient_on_cpu: Callable[[Any], Any] = lambda layer: 1.0

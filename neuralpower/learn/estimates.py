@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.learn.file_struct import Part, Positive
-from neuralpower.learn.problem import Array
+from neuralpower.learn.files.file_struct import Part, Positive
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: trained on similar devices

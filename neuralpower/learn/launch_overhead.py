@@ -25,13 +25,13 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, measured_phase
 from neuralpower.layers.rows import field_names
+from neuralpower.learn.fitting.problem import Array
+from neuralpower.learn.fitting.slopes import robust_deviation
 from neuralpower.learn.keys import rows_by
-from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.slopes import robust_deviation
 
 if TYPE_CHECKING:
-    from neuralpower.learn.network_rows import Total
+    from neuralpower.learn.networks.network_rows import Total
 
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
 

@@ -12,8 +12,8 @@ from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.layers import Layer
 from neuralpower.layers.base import measured_phase
 from neuralpower.learn import keys
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised
-from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import Regressor
 from neuralpower.platforms import View
 

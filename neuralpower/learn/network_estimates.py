@@ -10,9 +10,9 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline, Totals
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.notes import assumed, foreign
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import STEPS, TRAINING

@@ -28,11 +28,11 @@ from neuralpower.learn.estimates import (
     by_origin,
     in_words,
 )
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.keys import Key
 from neuralpower.learn.lookup import EXACT, NEAR
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.problem import Array
-from neuralpower.learn.weight_only import said
+from neuralpower.learn.unmeasured.weight_only import said
 
 ONLY = ("only there", "only here")  # ends of words on vector extensions (`devices.host.unlike`)
 NOISY = 0.25  # median distance of a layer's quartiles, over its lower one, from which on a device was noisy

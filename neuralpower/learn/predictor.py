@@ -20,21 +20,21 @@ from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn import keys
-from neuralpower.learn.choosing import Choice
-from neuralpower.learn.device_levels import level
 from neuralpower.learn.estimates import (
     Estimates,
     Roofline,
 )
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.keys import INTEGER, Key
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.lookup import Lookup
-from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.networks.pace import NetworkSpeed, Pace
 from neuralpower.learn.pricing import Pricer, joined
-from neuralpower.learn.prior import Law
-from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.twins import Twin
+from neuralpower.learn.unmeasured.choosing import Choice
+from neuralpower.learn.unmeasured.device_levels import level
+from neuralpower.learn.unmeasured.prior import Law
+from neuralpower.learn.unmeasured.twins import Twin
 from neuralpower.learn.watts import Setting, as_set
 from neuralpower.platforms import (
     Platform,

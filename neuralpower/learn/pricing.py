@@ -16,7 +16,7 @@ from neuralpower.layers.base import FORWARD, GRADIENT
 from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.rows import LARGEST, defaults, field_names
 from neuralpower.layers.tiles import TiledProduct
-from neuralpower.learn import keys, laws
+from neuralpower.learn import keys
 from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
@@ -30,16 +30,17 @@ from neuralpower.learn.estimates import (
     Powers,
     Roofline,
 )
-from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.fitting.features import describe, describe_power
+from neuralpower.learn.fitting.problem import Array, Problem
 from neuralpower.learn.keys import Key, unquantised, whole_kind
-from neuralpower.learn.law_estimates import by_law, faded, seconds_by_law
 from neuralpower.learn.lookup import EXACT, Lookup
-from neuralpower.learn.prior import Law
-from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
-from neuralpower.learn.twins import Twin
+from neuralpower.learn.unmeasured import laws
+from neuralpower.learn.unmeasured.law_estimates import by_law, faded, seconds_by_law
+from neuralpower.learn.unmeasured.prior import Law
+from neuralpower.learn.unmeasured.twins import Twin
+from neuralpower.learn.unmeasured.weight_only import is_weight_only, weights_law
 from neuralpower.learn.watts import law_power
-from neuralpower.learn.weight_only import is_weight_only, weights_law
 from neuralpower.platforms import Platform, View
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralpower.learn.problem import Array, Problem, Term
-from neuralpower.learn.slopes import Alignment
-from neuralpower.learn.trees import Trees
+from neuralpower.learn.fitting.problem import Array, Problem, Term
+from neuralpower.learn.fitting.slopes import Alignment
+from neuralpower.learn.fitting.trees import Trees
 
 BASE_FEATURE = "log2_base"  # of the residual, the last: the base's logarithm
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie

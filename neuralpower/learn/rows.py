@@ -19,8 +19,9 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.views import peak_flops
-from neuralpower.learn.contradictions import far_off
-from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.fitting.contradictions import far_off
+from neuralpower.learn.fitting.features import describe, describe_power
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem, join
 from neuralpower.learn.keys import (
     ANY,
     INTEGER,
@@ -33,8 +34,7 @@ from neuralpower.learn.keys import (
     whole_kind,
 )
 from neuralpower.learn.launch_overhead import Observation, function_of
-from neuralpower.learn.network_rows import Total, read_totals
-from neuralpower.learn.problem import FEWEST_ROWS, Problem, join
+from neuralpower.learn.networks.network_rows import Total, read_totals
 from neuralpower.learn.regressor import Regressor
 from neuralpower.platforms import View, platform_name, platform_of
 

@@ -18,19 +18,19 @@ from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.layers.terms import CALL_CYCLES
-from neuralpower.learn.any_device import by_prior
 from neuralpower.learn.estimates import Roofline
-from neuralpower.learn.fit import FEWEST_DEVICES, fit
+from neuralpower.learn.fitting.fit import FEWEST_DEVICES, fit
+from neuralpower.learn.fitting.problem import FEWEST_ROWS
 from neuralpower.learn.keys import Key, key_name, unquantised
 from neuralpower.learn.launch_overhead import Dispatch, Observation, train_dispatch
-from neuralpower.learn.network_rows import Total
-from neuralpower.learn.own_level import in_words, taught_by, teach
+from neuralpower.learn.networks.network_rows import Total
+from neuralpower.learn.networks.own_level import in_words, taught_by, teach
+from neuralpower.learn.networks.totals_alone import train_totals, with_system, work_of_totals
+from neuralpower.learn.networks.whole_networks import Correction, composed, consistent, correct
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.regressor import NINETY, Regressor
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
-from neuralpower.learn.totals_alone import train_totals, with_system, work_of_totals
-from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
+from neuralpower.learn.unmeasured.any_device import by_prior
 from neuralpower.platforms import Platform, hardware_to_json, platform_named, platform_of
 from neuralpower.processes.pool import Pool
 

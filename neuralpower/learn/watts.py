@@ -29,11 +29,11 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.attention import TORCH
 from neuralpower.layers.base import Layer
 from neuralpower.learn.estimates import Estimates
-from neuralpower.learn.file_struct import Log, NotNegative, Part, Positive
-from neuralpower.learn.laws import floors
-from neuralpower.learn.prior import POWER
-from neuralpower.learn.problem import Array
+from neuralpower.learn.files.file_struct import Log, NotNegative, Part, Positive
+from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.unmeasured.laws import floors
+from neuralpower.learn.unmeasured.prior import POWER
 from neuralpower.platforms import platform_of
 
 SHIPPED = Path(__file__).with_name("watts.json")

@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Layer
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call, Layer
 
 Step = Callable[[], Any]
 

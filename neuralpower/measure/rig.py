@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from neuralpower.errors import InputError, said
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS
 from neuralpower.platforms import platform_for
 

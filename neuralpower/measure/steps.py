@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import ModelError
-from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import BACKWARD, FORWARD, Call
+from neuralpower.trace.operators.undisturbed import forget
 from neuralpower.trace.recipe import OPTIMIZER, STEPS, Recipe, checkpointed, default_loss
-from neuralpower.trace.undisturbed import forget
 
 
 def run_training_step(

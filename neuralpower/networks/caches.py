@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from neuralpower.networks.promised_values import tensors_within
+from neuralpower.networks.inputs.promised_values import tensors_within
 
 # names of arguments and outputs; `cache` since transformers 5.24
 CACHES = ("past_key_values", "cache", "cache_params", "state", "mems", "past_buckets_states")

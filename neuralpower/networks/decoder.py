@@ -18,10 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, quoted
-from neuralpower.layers.base import FORWARD
-from neuralpower.layers.call import Call
-from neuralpower.networks.arguments import text, transformers_inputs
-from neuralpower.networks.arguments.forward import Forward
+from neuralpower.layers.base import FORWARD, Call
 from neuralpower.networks.caches import (
     CACHES,
     GROWING,
@@ -32,11 +29,14 @@ from neuralpower.networks.caches import (
     layers_of,
     shapes_of,
 )
-from neuralpower.networks.input_request import TOKENS, InputRequest
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.arguments import text, transformers_inputs
+from neuralpower.networks.inputs.arguments.forward import Forward
+from neuralpower.networks.inputs.input_request import TOKENS, InputRequest
+from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.promised_values import tensors_within, without_values
+from neuralpower.networks.inputs.size_limits import overflows
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, STEP, Phase, Step, mean_length
-from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import (
     META,
     WAYS,
@@ -47,7 +47,6 @@ from neuralpower.networks.running import (
     values_change_nothing,
     with_values,
 )
-from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
 

@@ -11,7 +11,7 @@ from neuralpower.quantisation.schemes import Scheme
 if TYPE_CHECKING:
     from torch import nn
 
-    from neuralpower.networks.inputs import Inputs
+    from neuralpower.networks.inputs.inputs import Inputs
     from neuralpower.networks.sharding import Sharding
 
 

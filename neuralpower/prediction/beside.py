@@ -22,7 +22,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row, with_shares
-from neuralpower.trace.by_request import NEW, SEEN, RequestLayer, by_request
+from neuralpower.trace.parts.by_request import NEW, SEEN, RequestLayer, by_request
 from neuralpower.trace.records import Trace
 
 Array = np.ndarray

@@ -16,8 +16,8 @@ from neuralpower.networks.phases import GENERATE, STEP
 from neuralpower.platforms import CPU
 from neuralpower.prediction.beside import with_beside
 from neuralpower.prediction.compose import check, composed
+from neuralpower.prediction.costs.images import with_images, with_transfers
 from neuralpower.prediction.generation import predict_generation, with_step
-from neuralpower.prediction.images import with_images, with_transfers
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
@@ -30,7 +30,7 @@ from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 
 if TYPE_CHECKING:
-    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.inputs.requests import Asked
     from neuralpower.networks.source import Source
 
 

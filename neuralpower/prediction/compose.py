@@ -18,7 +18,7 @@ from neuralpower.learn.estimates import BARE, ROOFLINE, ROOFLINE_FACTOR, Estimat
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
-from neuralpower.prediction.energy import clock_not_held, energy_of
+from neuralpower.prediction.costs.energy import clock_not_held, energy_of
 from neuralpower.prediction.memory.fresh_memory import fresh_row
 from neuralpower.prediction.prediction import Prediction, Training
 from neuralpower.prediction.rows import Interval, Row, Unmodelled, ranges, with_shares

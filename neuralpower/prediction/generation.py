@@ -1,6 +1,6 @@
 """The time of generating text: a prefill, then one step per token with a growing context.
 
-The steps that `neuralpower.trace.decoder_steps` chooses are predicted; the others are interpolated linearly.
+The steps that `trace.parts.decoder_steps` chooses are predicted; the others are interpolated linearly.
 """
 
 from __future__ import annotations

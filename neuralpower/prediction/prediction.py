@@ -20,7 +20,7 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.energy import mean_power
+from neuralpower.prediction.costs.energy import mean_power
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import (
     Interval,

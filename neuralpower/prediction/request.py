@@ -21,25 +21,24 @@ from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, is_count
 from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.learn.files.predictor_lookup import nearest_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.engines import EngineRequest, board_of
-from neuralpower.prediction.served_type import served_type
-from neuralpower.prediction.weights import scheme_asked
+from neuralpower.prediction.weights import scheme_asked, served_type
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Knows, Question, checked_run, everything, usual_run
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe, check_masters
-from neuralpower.trace.routing import ROUTING, Routing
 
 if TYPE_CHECKING:
-    from neuralpower.networks.requests import Asked
+    from neuralpower.networks.inputs.requests import Asked
     from neuralpower.networks.sharding import Sharding
     from neuralpower.networks.source import Source
 
@@ -119,7 +118,7 @@ class Request:
         """The low precision that products are cast to; raises InputError."""
         if self.autocast is None:
             return None
-        from neuralpower.trace.casts import cast_dtype
+        from neuralpower.trace.operators.casts import cast_dtype
 
         return cast_dtype(self.autocast)
 
@@ -167,7 +166,7 @@ class Request:
     def source(self) -> Source:
         """The network with its adapters and its memory format; raises InputError and ModelError."""
         from neuralpower.networks.adapters import with_lora
-        from neuralpower.trace.memory_formats import with_channels_last
+        from neuralpower.trace.operators.memory_formats import with_channels_last
 
         found, picture = resolve(self.model), self.picture
         if picture.controlnet is not None or picture.ip_adapter:
@@ -204,7 +203,7 @@ class Request:
 
     def asked(self, source: Source, run: str) -> Asked:
         """The pass or the generation that runs on the meta device; raises as `asked_of`."""
-        from neuralpower.networks.requests import asked_of
+        from neuralpower.networks.inputs.requests import asked_of
 
         return asked_of(source, self.inputs, self.passed, sharding=self.sharding(run))
 

@@ -28,7 +28,7 @@ from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
-from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.inputs.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
 from neuralpower.profiling.conventions import (
     Rules,
@@ -41,11 +41,11 @@ from neuralpower.profiling.result import Check, NetworkProfile, Unmodelled
 from neuralpower.profiling.row_builder import Builder
 from neuralpower.profiling.rows import ModuleRow, Row, Total, sums, whole
 from neuralpower.profiling.steps import Runs, Settings, Step, clock_of, prepared, repeat, title_of
+from neuralpower.trace.operators.undisturbed import unwrapped
 from neuralpower.trace.recipe import Loss
 from neuralpower.trace.records import Trace
-from neuralpower.trace.sparse_gradients import Rows
+from neuralpower.trace.steps.sparse_gradients import Rows
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.undisturbed import unwrapped
 
 __all__ = ["Check", "ModuleRow", "NetworkProfile", "Row", "Total", "Unmodelled", "profile"]
 

@@ -12,7 +12,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.prediction.case import predict_request
-from neuralpower.prediction.evaluate import Evaluation, built
+from neuralpower.prediction.evaluation.evaluate import Evaluation, built
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers import Layer
 from neuralpower.layers.rows import to_row
+from neuralpower.trace.operators.undisturbed import undisturbed
 from neuralpower.trace.records import LayerCall, ModuleCall, Trace
-from neuralpower.trace.undisturbed import undisturbed
 
 ALL_OPS = "all-ops"  # as `predict` and `report` count
 CONVENTIONS = ("matmul", ALL_OPS, "thop", "fvcore", "pytorch-api")

@@ -31,15 +31,15 @@ from neuralpower.measure.meters import PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
 from neuralpower.measure.rig import failure
 from neuralpower.measure.steps import run_training_step
-from neuralpower.networks.promised_values import tensors_within
+from neuralpower.networks.inputs.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.conventions import ALL_OPS, Rules, backward_flops, check_convention
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.report.perfetto import Counter, Process, Row, Slice
+from neuralpower.trace.operators.undisturbed import forget, undisturbed
 from neuralpower.trace.recipe import Loss, default_loss
 from neuralpower.trace.records import LOSS
-from neuralpower.trace.undisturbed import forget, undisturbed
 
 PHASES = ("forward", "training")
 CLEAN_PER_TIMED = 2  # runs: instrumentation then costs a few percent of the whole, even for small operators

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.networks.running import is_composite, name_of
 from neuralpower.trace.lifetimes import WEIGHTS, Lifetimes
-from neuralpower.trace.modules import ModuleStack
+from neuralpower.trace.operators.modules import ModuleStack
 
 _now = time.perf_counter_ns
 Caller = tuple[str, str, str]  # phase, path of the module, operator

@@ -14,9 +14,9 @@ import numpy as np
 from neuralpower.data.dataset import Dataset, read_folder, shard_folders
 from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
+from neuralpower.learn.files.predictor_json import save
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import save
 from neuralpower.learn.regressor import Regressor
 from neuralpower.report.page import render
 from neuralpower.report.tables import score_cells

@@ -8,9 +8,9 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import TOLD
 from neuralpower.networks.diffusion.families import VIDEO
 from neuralpower.networks.phases import STEP, spelled
-from neuralpower.prediction.footprint import Footprint, Line
+from neuralpower.prediction.costs.footprint import Footprint, Line
+from neuralpower.prediction.costs.images import HOUR_S, Images
 from neuralpower.prediction.generation import Generation, Step
-from neuralpower.prediction.images import HOUR_S, Images
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval

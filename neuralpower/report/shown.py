@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from neuralpower.errors import InputError, unknown
 from neuralpower.files.terminal import visible
 from neuralpower.prediction.explore.compare import Comparison
-from neuralpower.prediction.explore.fit import Fit
 from neuralpower.prediction.explore.rank import Ranking
 from neuralpower.prediction.explore.sweep import Sweep
+from neuralpower.prediction.fits.fit import Fit
 from neuralpower.prediction.prediction import Prediction, Tree
 from neuralpower.prediction.tree import Branch
 from neuralpower.report.grid import as_asked, head_lines, letters, listed, percent

@@ -12,7 +12,7 @@ from neuralpower.files.terminal import visible
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE
 from neuralpower.learn.regressor import Regressor
 from neuralpower.prediction import rows
-from neuralpower.prediction.images import Images
+from neuralpower.prediction.costs.images import Images
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training, fresh_memory_of
 from neuralpower.prediction.rows import Column, Interval, Row
 from neuralpower.report.glance import details, footprint_lines, glance, parallel_lines

@@ -17,7 +17,7 @@ from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import idle_power
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve

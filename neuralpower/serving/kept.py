@@ -14,13 +14,13 @@ from neuralpower.dtypes import DTYPES, HALF_BITS
 from neuralpower.files.cache import TABLES, TRACES, cache_folder, keep, key_of, recall
 from neuralpower.layers import KINDS, Layer
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.sameness import is_current, loaded, network_of, question_of
+from neuralpower.networks.names.sameness import is_current, loaded, network_of, question_of
 from neuralpower.platforms import CPU
+from neuralpower.prediction.kept.sums import Form
 from neuralpower.prediction.memory.engines import Served
-from neuralpower.prediction.sums import Form
 from neuralpower.serving.step_times import Tables
 from neuralpower.serving.surface import Family, SharedLayer, StepSurface
-from neuralpower.trace.by_request import RequestLayer
+from neuralpower.trace.parts.by_request import RequestLayer
 
 PLAIN = (
     "model",

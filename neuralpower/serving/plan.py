@@ -29,11 +29,11 @@ from neuralpower.errors import InputError, ModelError, one_line
 from neuralpower.files.cache import key_of
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import counted
+from neuralpower.learn.files.predictor_lookup import chosen
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.costs.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.explore.outcomes import Outcomes
-from neuralpower.prediction.footprint import Each, Made, Terms, each_of
 from neuralpower.prediction.rows import Interval
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, Setup

@@ -34,20 +34,20 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.compose import check
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool, Work
+from neuralpower.prediction.kept.sums import Form, Solver
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.request import Request
-from neuralpower.prediction.sums import Form, Solver
 from neuralpower.prediction.weights import with_weights
-from neuralpower.trace.by_request import RequestLayer, by_request
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.lifetimes import WEIGHTS
+from neuralpower.trace.parts.by_request import RequestLayer, by_request
+from neuralpower.trace.parts.routing import ROUTING, Routing
+from neuralpower.trace.parts.stages import cut
 from neuralpower.trace.passes.graph import CAPTURED
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import ENGINE
 from neuralpower.trace.records import Trace
-from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.stages import cut
 
 Array = np.ndarray
 SIZES = ("1", "tokens", "sequences", "length", "tokens x length", "context", "sequences x context")

@@ -14,8 +14,8 @@ import numpy as np
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
-from neuralpower.prediction.footprint import Footprint, Line, Made, Terms, each_of, energy_lines, times
-from neuralpower.prediction.prices import price_of
+from neuralpower.prediction.costs.footprint import Footprint, Line, Made, Terms, each_of, energy_lines, times
+from neuralpower.prediction.costs.prices import price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.serving.deployment import Deployment
 from neuralpower.serving.load import Load, Target

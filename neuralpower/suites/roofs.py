@@ -19,8 +19,7 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
 from neuralpower.dtypes import PEAK
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, first_line
-from neuralpower.layers.base import torch_dtype
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call, torch_dtype
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told

@@ -26,7 +26,7 @@ from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import AUTOCAST_DTYPES, NETWORK_DTYPES
 from neuralpower.errors import InputError, first_line, unknown
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.optimizers.registry import runnable
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock

@@ -10,20 +10,20 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.requests import Asked, Generating
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import PREFILL
-from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
-from neuralpower.trace.by_request import stepped
-from neuralpower.trace.casts import cast_rules
-from neuralpower.trace.decoder_steps import Growing, each_length
 from neuralpower.trace.followed import Followed, Grown, Outline, Recorded, worked
+from neuralpower.trace.operators.casts import cast_rules
+from neuralpower.trace.parts.by_request import stepped
+from neuralpower.trace.parts.decoder_steps import Growing, each_length
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last

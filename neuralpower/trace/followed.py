@@ -18,7 +18,7 @@ from neuralpower.trace.records import Trace
 if TYPE_CHECKING:
     from torch import nn
 
-    from neuralpower.networks.requests import Generating
+    from neuralpower.networks.inputs.requests import Generating
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from neuralpower.late import Tensor, torch
 from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.workspace import workspace_bytes
-from neuralpower.networks.size_limits import MOST_CALLS, check_calls, most
+from neuralpower.networks.inputs.size_limits import MOST_CALLS, check_calls, most
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"
 GRADIENTS, OPTIMIZER, CACHE, WORKSPACE = "gradients", "optimizer", "cache", "workspace"

@@ -13,8 +13,8 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import PHASES
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.recipe import RECIPE, Recipe
-from neuralpower.trace.routing import ROUTING, Routing
 
 EAGER, GRAPH, COMPILE, ENGINE = "eager", "graph", "compile", "engine"
 RUNS = (EAGER, GRAPH, COMPILE, ENGINE)

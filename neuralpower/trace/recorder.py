@@ -27,24 +27,11 @@ from neuralpower.layers.tensors import common_dtype, tensors_in
 from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES, cache_of
-from neuralpower.networks.promised_values import tensors_within
+from neuralpower.networks.inputs.promised_values import tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
-from neuralpower.trace.described import Descriptions, Experts, equivalent_bytes
-from neuralpower.trace.gradients import Gradients
-from neuralpower.trace.higher_order import (
-    OTHERWISE,
-    flex_notes,
-    flex_output,
-    not_compiled,
-    of_branches,
-    steps_of,
-)
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Flow, accesses
-from neuralpower.trace.loops import View, layer_in_loop, looped
-from neuralpower.trace.memory_formats import CONVOLUTIONS, laid_out
-from neuralpower.trace.modules import Modules, With
 from neuralpower.trace.notes import (
     MadeUp,
     check_countable,
@@ -55,13 +42,26 @@ from neuralpower.trace.notes import (
     unpriced_hooks,
     unread_notes,
 )
-from neuralpower.trace.own_backward import NOTE, REVERSED, asking_noticed
-from neuralpower.trace.own_passes import OwnPasses, Section, passed
-from neuralpower.trace.quantised_calls import QUANTISED
+from neuralpower.trace.operators.described import Descriptions, Experts, equivalent_bytes
+from neuralpower.trace.operators.higher_order import (
+    OTHERWISE,
+    flex_notes,
+    flex_output,
+    not_compiled,
+    of_branches,
+    steps_of,
+)
+from neuralpower.trace.operators.loops import View, layer_in_loop, looped
+from neuralpower.trace.operators.memory_formats import CONVOLUTIONS, laid_out
+from neuralpower.trace.operators.modules import Modules, With
+from neuralpower.trace.operators.own_passes import OwnPasses, Section, passed
+from neuralpower.trace.operators.quantised_calls import QUANTISED
+from neuralpower.trace.operators.undisturbed import swapped
+from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.records import LOSS, LayerCall, Trace, UnmodelledCall, call_shapes, run_again
-from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.sparse_gradients import Rows, sparse_use
-from neuralpower.trace.undisturbed import swapped
+from neuralpower.trace.steps.gradients import Gradients
+from neuralpower.trace.steps.own_backward import NOTE, REVERSED, asking_noticed
+from neuralpower.trace.steps.sparse_gradients import Rows, sparse_use
 from neuralpower.trace.weights import StandIns, packed_weights, weights_of
 
 # Operators that neither compute nor move anything and yet return no view.

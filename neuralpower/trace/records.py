@@ -15,7 +15,7 @@ from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.lifetimes import Flow, Storage
-from neuralpower.trace.sparse_gradients import Rows
+from neuralpower.trace.steps.sparse_gradients import Rows
 
 LOSS = "(loss)"  # path of the loss function
 Shapes = tuple[tuple[int, ...], ...]

@@ -19,19 +19,19 @@ from torch import nn
 
 from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
-from neuralpower.networks.promised_values import promised, tensors_within
+from neuralpower.networks.inputs.promised_values import promised, tensors_within
+from neuralpower.networks.inputs.size_limits import overflows
 from neuralpower.networks.refusals import check_followable, way_out
 from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothing
-from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.trace.casts import casting, not_blind
-from neuralpower.trace.fast_attention import attention_in_parts
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.own_backward import OwnBackwardError, takes_gradients
+from neuralpower.trace.operators.casts import casting, not_blind
+from neuralpower.trace.operators.fast_attention import attention_in_parts
+from neuralpower.trace.operators.undisturbed import own_caches, unchanged, undisturbed, unwrapped
+from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
-from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.undisturbed import own_caches, unchanged, undisturbed, unwrapped
+from neuralpower.trace.steps.own_backward import OwnBackwardError, takes_gradients
 
 
 class Asked(NamedTuple):

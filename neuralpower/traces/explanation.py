@@ -16,8 +16,8 @@ from neuralpower.files.json_files import Declared
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import by_torch
 from neuralpower.layers.base import in_tf32
+from neuralpower.learn.files.predictor_lookup import chosen
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.prediction.rows import Column
 from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays

@@ -21,15 +21,15 @@ from neuralpower.errors import ModelError, NeuralPowerError, one_line, shortened
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.case import followed
 from neuralpower.prediction.compose import composed
+from neuralpower.prediction.costs.footprint import Each, Made, each_of, made_by, terms_in
 from neuralpower.prediction.explore.outcomes import Outcomes
-from neuralpower.prediction.footprint import Each, Made, each_of, made_by, terms_in
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import serving_memories
 from neuralpower.prediction.prediction import LAUNCHES, Prediction

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from neuralpower.prediction.explore.verdict import verdict_between
-from neuralpower.prediction.footprint import KWH_J, MILLION, Each
-from neuralpower.prediction.images import NOUNS
+from neuralpower.prediction.costs.footprint import KWH_J, MILLION, Each
+from neuralpower.prediction.costs.images import NOUNS
+from neuralpower.prediction.fits.verdict import verdict_between
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Bars, BarSeries, Series

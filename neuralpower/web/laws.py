@@ -18,7 +18,7 @@ import numpy as np
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.rows import to_row
-from neuralpower.prediction.sums import Form, Solver
+from neuralpower.prediction.kept.sums import Form, Solver
 from neuralpower.serving.surface import sizes_of
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.lifetimes import Storage

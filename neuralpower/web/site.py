@@ -11,10 +11,10 @@ from neuralpower.api.loaded import chosen
 from neuralpower.ask import words
 from neuralpower.devices.spec import find_spec, known_specs, labels_of_specs
 from neuralpower.errors import InputError, NeuralPowerError, shortened_names
-from neuralpower.networks.catalogue import catalogue, named
-from neuralpower.networks.slips import zoo_names
+from neuralpower.networks.names.catalogue import catalogue, named
+from neuralpower.networks.names.slips import zoo_names
 from neuralpower.networks.sources.base import Given, recognised
-from neuralpower.prediction.footprint import regions
+from neuralpower.prediction.costs.footprint import regions
 from neuralpower.report.chart_files import svg_text
 from neuralpower.report.charts import XY, Bars, slug
 from neuralpower.report.grid import at_most

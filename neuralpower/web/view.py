@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from neuralpower.ask import texts, words
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.prediction.footprint import regions
+from neuralpower.prediction.costs.footprint import regions
 
 MOST_DEVICES = 4
 RANKS = (1, 2, 4, 8)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neuralpower.files import cache
-from neuralpower.networks import sameness
+from neuralpower.networks.names import sameness
 from tests.program import Ran, run
 
 ASKED = ("predict", "zoo:mnist_cnn", "--predictor", "nvidia-t4")
@@ -309,5 +309,5 @@ def test_a_fit_that_says_no_is_kept_with_its_exit_code(kept: Path, monkeypatch: 
     first = run(*asked)
     assert first.code == 1 and "does not fit" in first.out
     assert len(list(kept.glob("*.json"))) == 1
-    monkeypatch.setattr(import_module("neuralpower.prediction.explore.fit"), "fit", None)  # not asked again
+    monkeypatch.setattr(import_module("neuralpower.prediction.fits.fit"), "fit", None)  # not asked again
     assert run(*asked) == first

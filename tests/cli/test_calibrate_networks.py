@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from neuralpower.devices.spec import find_spec
-from neuralpower.learn.any_device import before_networks
-from neuralpower.learn.network_rows import read_totals
-from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.networks.network_rows import read_totals
+from neuralpower.learn.unmeasured.any_device import before_networks
 from tests.program import done, run
 
 DEVICE = "rtx-4090"

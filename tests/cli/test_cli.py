@@ -23,8 +23,8 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
 from neuralpower.layers.rows import to_row
-from neuralpower.learn import predictor_lookup as predictors
-from neuralpower.learn.calibrate import Calibration
+from neuralpower.learn.files import predictor_lookup as predictors
+from neuralpower.learn.networks.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.measure.meters import METERS
@@ -887,7 +887,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
 def test_no_predictor_at_all_is_answered_with_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, networks: Path
 ) -> None:
-    monkeypatch.setattr("neuralpower.learn.predictor_files.predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr("neuralpower.learn.files.predictor_files.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
     assert "predictor  none" in done("devices")
@@ -1024,8 +1024,8 @@ def test_a_calibration_that_says_nothing_is_not_written(
     predictor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoilt = Calibration(predictors.load(predictor), 12, 70.0, 19.0)
-    monkeypatch.setattr("neuralpower.learn.calibrate.measure_layers", lambda *_, **__: ([], []))
-    monkeypatch.setattr("neuralpower.learn.calibrate.calibrate", lambda *_: spoilt)
+    monkeypatch.setattr("neuralpower.learn.networks.calibrate.measure_layers", lambda *_, **__: ([], []))
+    monkeypatch.setattr("neuralpower.learn.networks.calibrate.calibrate", lambda *_: spoilt)
     with pytest.raises(DeviceError, match="1900% off on average.*nothing written"):
         calibrate(str(predictor), 12, 0, tmp_path / "mine.json")
     assert not list(tmp_path.glob("mine*"))

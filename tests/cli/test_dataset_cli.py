@@ -11,7 +11,7 @@ import pytest
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.importing import template
 from neuralpower.layers import KINDS
-from neuralpower.prediction.measured import read_measurements
+from neuralpower.prediction.evaluation.measured import read_measurements
 from tests.program import done, run
 
 

@@ -7,8 +7,8 @@ import pytest
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, PredictorError
-from neuralpower.learn.any_device import for_device
-from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.unmeasured.any_device import for_device
 from tests.program import done, run
 
 LAYERS = ("zoo:alexnet", "--top", 1)

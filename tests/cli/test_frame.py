@@ -25,14 +25,14 @@ from neuralpower.files.terminal import unstyled
 from neuralpower.layers import KINDS
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.request import ACCELERATOR_PRESETS
-from neuralpower.networks.catalogue import TASKS
+from neuralpower.networks.names.catalogue import TASKS
+from neuralpower.networks.names.slips import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
-from neuralpower.networks.slips import transformers_names, zoo_names
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import KNOWN
-from neuralpower.prediction.explore.fit import PHASES as FITTED
+from neuralpower.prediction.evaluation.measured import BEST, ROOFLINE
 from neuralpower.prediction.explore.score import BY
-from neuralpower.prediction.measured import BEST, ROOFLINE
+from neuralpower.prediction.fits.fit import PHASES as FITTED
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN

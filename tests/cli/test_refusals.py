@@ -13,7 +13,7 @@ import pytest
 
 from neuralpower import cli
 from neuralpower.errors import InputError
-from neuralpower.learn.predictor_json import check_places
+from neuralpower.learn.files.predictor_json import check_places
 from tests.program import run
 
 REFUSALS: list[dict[str, Any]] = json.loads(

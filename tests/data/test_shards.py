@@ -15,7 +15,7 @@ from neuralpower.data.sealing import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
 from neuralpower.layers.rows import to_row
-from neuralpower.learn.predictor_json import to_json
+from neuralpower.learn.files.predictor_json import to_json
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from tests.program import done, run

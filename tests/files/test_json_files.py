@@ -15,9 +15,9 @@ from neuralpower.files import atomic as files
 from neuralpower.files.json_files import Declared, json_text, named, nullable, parse_json, read_json
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn.file_struct import packed, unpacked, width
-from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.trees import right_children, starts
+from neuralpower.learn.files.file_struct import packed, unpacked, width
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.fitting.trees import right_children, starts
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,8 @@ def test_devices_of_predictors_move_no_cursor(tmp_path: Path, capsys: pytest.Cap
     from dataclasses import replace
 
     import neuralpower as np_
+    from neuralpower.learn.files.predictor_json import save
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.learn.predictor_json import save
 
     given: Predictor = np_.load("amd-epyc-2c").predictor
     save(replace(given, device=f"EPYC{CLEAR}\nlatency 1 ns", name="evil"), tmp_path / "evil.json")

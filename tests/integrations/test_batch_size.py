@@ -15,7 +15,7 @@ from neuralpower.errors import InputError
 from neuralpower.integrations import batch_size_callback, fitting_batch_size, largest_batch
 from neuralpower.platforms import platform_of
 from neuralpower.prediction.memory.peak import training_memory
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 
 GPU = {"device": "h100", "memory": "6GB"}
 

@@ -14,8 +14,8 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.collective import Collective, ring_steps, traffic
 from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import assumed
-from neuralpower.learn.predictor_lookup import load
 
 H100 = find_spec("h100-sxm5").hardware()
 

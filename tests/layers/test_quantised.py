@@ -22,8 +22,8 @@ from neuralpower.layers.operands import OWN, Operand
 from neuralpower.layers.rows import from_row, identity, plain_dimensions, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import assumed
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.platforms import CPU, platform_named
 
 NVIDIA = platform_named("nvidia")

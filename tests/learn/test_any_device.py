@@ -17,7 +17,6 @@ from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import GRADIENT
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn.any_device import FOREIGN, REACHED_BANDWIDTH, for_device, roofline_of
 from neuralpower.learn.estimates import (
     BARE,
     BASES,
@@ -27,13 +26,14 @@ from neuralpower.learn.estimates import (
     ROOFLINE_FACTOR,
     TRAINED_HERE,
 )
-from neuralpower.learn.intervals import _of_new_devices
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.fitting.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.notes import assumed, foreign, origin
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.unmeasured.any_device import FOREIGN, REACHED_BANDWIDTH, for_device, roofline_of
 from tests.sampled import one_of_each
 
 SHEETS = [find_spec(slug) for slug in known_specs()]

@@ -8,8 +8,8 @@ import pytest
 from neuralpower.devices.host import Cpu, unlike
 from neuralpower.errors import DeviceError, InputError, PredictorError
 from neuralpower.layers import Hardware
-from neuralpower.learn import calibrate as calibration
-from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.networks import calibrate as calibration
+from neuralpower.learn.networks.pace import NetworkSpeed, Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.cpu.timer import Timing

@@ -23,13 +23,13 @@ from neuralpower.layers.norm import Norm
 from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.estimates import BYTES, IN_RANGE, MEASURED
-from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.files.predictor_json import save
+from neuralpower.learn.files.predictor_lookup import load, on
+from neuralpower.learn.fitting.features import describe, describe_power
+from neuralpower.learn.fitting.slopes import Alignment
 from neuralpower.learn.notes import assumed, foreign, formula
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import save
-from neuralpower.learn.predictor_lookup import load, on
 from neuralpower.learn.rows import hardware_from
-from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS

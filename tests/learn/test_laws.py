@@ -19,9 +19,9 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.traits import sides_of
-from neuralpower.learn import laws
-from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import HELD
+from neuralpower.learn.unmeasured import laws
+from neuralpower.learn.unmeasured.any_device import for_device
 from tests.layers.made import conv3x3
 from tests.sampled import some_always
 

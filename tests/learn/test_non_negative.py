@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from neuralpower.learn.lasso import ALPHAS
-from neuralpower.learn.non_negative import non_negative
+from neuralpower.learn.fitting.lasso import ALPHAS
+from neuralpower.learn.fitting.non_negative import non_negative
 
 
 def question(rows: int, terms: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,15 +16,15 @@ from neuralpower.errors import DatasetError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import typed
 from neuralpower.layers.rows import to_row
-from neuralpower.learn.any_device import before_networks, by_prior, for_device, with_the_rest
-from neuralpower.learn.features import describe
-from neuralpower.learn.network_rows import Total, Way, calls_of, read_totals, traced
-from neuralpower.learn.own_level import taught_by, teach
+from neuralpower.learn.files.predictor_json import from_json, save, to_json
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.networks.network_rows import Total, Way, calls_of, read_totals, traced
+from neuralpower.learn.networks.own_level import taught_by, teach
+from neuralpower.learn.networks.totals_alone import train_totals
 from neuralpower.learn.predictor import LAW, Predictor
-from neuralpower.learn.predictor_json import from_json, save, to_json
-from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.totals_alone import train_totals
 from neuralpower.learn.train import train
+from neuralpower.learn.unmeasured.any_device import before_networks, by_prior, for_device, with_the_rest
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.platforms import PLATFORMS, hardware_to_json

@@ -18,13 +18,13 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import defaults, field_names, from_row, plain_dimensions, to_row
-from neuralpower.learn import fit as regress
-from neuralpower.learn.features import describe
-from neuralpower.learn.lasso import plain_terms
+from neuralpower.learn.fitting import fit as regress
+from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.lasso import plain_terms
+from neuralpower.learn.networks.whole_networks import common_factor
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
-from neuralpower.learn.whole_networks import common_factor
 from tests.program import run
 
 Array = np.ndarray

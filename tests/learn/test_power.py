@@ -19,10 +19,10 @@ from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.rows import to_row
 from neuralpower.learn.estimates import BASES, CARRIED_BY
+from neuralpower.learn.files.predictor_json import save
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import save
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.train import train, train_power
 from neuralpower.learn.watts import idle_power
 from neuralpower.measure.collect.plan import draw

@@ -22,13 +22,13 @@ from neuralpower.layers.base import FORWARD, GRADIENT
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.rows import from_row, to_row
-from neuralpower.learn import predictor_files
-from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.estimates import EXTRAPOLATED, HELD, IN_RANGE, ROOFLINE
+from neuralpower.learn.files import predictor_files
+from neuralpower.learn.files import predictor_lookup as predictors
+from neuralpower.learn.files.predictor_files import read_predictor
+from neuralpower.learn.files.predictor_json import save
 from neuralpower.learn.notes import NOISY, assumed, foreign, formula
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import read_predictor
-from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS

@@ -15,11 +15,21 @@ from neuralpower.layers.base import BACKWARD, GRADIENT
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
-from neuralpower.learn import laws
-from neuralpower.learn.law_estimates import faded, seconds_by_law
-from neuralpower.learn.prior import FEWEST, POWER, STEEPEST, Doubt, Law, Level, Prior, family_of, gentle
-from neuralpower.learn.prior_files import shipped_prior, write_prior
-from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, Observation, fit_factors, predicted
+from neuralpower.learn.unmeasured import laws
+from neuralpower.learn.unmeasured.law_estimates import faded, seconds_by_law
+from neuralpower.learn.unmeasured.prior import (
+    FEWEST,
+    POWER,
+    STEEPEST,
+    Doubt,
+    Law,
+    Level,
+    Prior,
+    family_of,
+    gentle,
+)
+from neuralpower.learn.unmeasured.prior_files import shipped_prior, write_prior
+from neuralpower.learn.unmeasured.prior_fit import DEVICE, EVERYWHERE, Observation, fit_factors, predicted
 from tests.layers.made import conv3x3
 
 SPEC = find_spec("nvidia-rtx-4090")

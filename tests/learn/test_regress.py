@@ -8,13 +8,13 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from benchmarks.aiconfigurator import refit
 from neuralpower.layers.columns import scramble
-from neuralpower.learn import fit as regress
-from neuralpower.learn import held_out, intervals, lasso, slopes
-from neuralpower.learn.lasso import polynomial
-from neuralpower.learn.problem import Problem, Term, join
+from neuralpower.learn.fitting import fit as regress
+from neuralpower.learn.fitting import held_out, intervals, lasso, slopes
+from neuralpower.learn.fitting.lasso import polynomial
+from neuralpower.learn.fitting.problem import Problem, Term, join
+from neuralpower.learn.fitting.slopes import Alignment, fit_alignment, speed_exponent
+from neuralpower.learn.fitting.trees import MOST_BINS, cuts_of, flatten, right_children
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.slopes import Alignment, fit_alignment, speed_exponent
-from neuralpower.learn.trees import MOST_BINS, cuts_of, flatten, right_children
 
 
 def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: float = 1024) -> Problem:

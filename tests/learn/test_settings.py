@@ -6,8 +6,8 @@ import pytest
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.learn.any_device import roofline_of
 from neuralpower.learn.settings import all_set, set_to
+from neuralpower.learn.unmeasured.any_device import roofline_of
 from neuralpower.learn.watts import Setting
 
 A100 = roofline_of(find_spec("nvidia-a100-pcie-40gb"))  # 250 W, 1410 MHz

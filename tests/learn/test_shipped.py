@@ -7,8 +7,8 @@ import pytest
 
 from neuralpower.data.dataset import shard_folders
 from neuralpower.layers import KINDS
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.keys import ANY
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import PLAIN_DEGREE
 from neuralpower.measure.collect.plan import draw
 from tests.tracked import tracked

@@ -13,18 +13,18 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.files.predictor_json import from_json, save, to_json
 from neuralpower.learn.network_estimates import predict_many
-from neuralpower.learn.network_rows import Total, read_totals
+from neuralpower.learn.networks.network_rows import Total, read_totals
+from neuralpower.learn.networks.pace import Pace
+from neuralpower.learn.networks.totals_alone import work_of_totals
+from neuralpower.learn.networks.whole_networks import consistent, fit_factors
 from neuralpower.learn.notes import assumed
-from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import from_json, save, to_json
-from neuralpower.learn.totals_alone import work_of_totals
 from neuralpower.learn.train import train
-from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
-from neuralpower.networks.families import family_of
+from neuralpower.networks.names.families import family_of
 from tests.learn.test_predictor import dataset, fresh, seconds
 
 

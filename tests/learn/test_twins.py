@@ -11,12 +11,12 @@ import pytest
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import CARRIED_BY
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import origin, origins
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.twins import BY_POWER, Twin, completed, rounded_alike
+from neuralpower.learn.unmeasured.any_device import for_device
+from neuralpower.learn.unmeasured.twins import BY_POWER, Twin, completed, rounded_alike
 
 ALONE = [name for name in KINDS if name != "collective"]  # kinds of calls on one GPU
 

@@ -20,12 +20,12 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.rows import to_row
 from neuralpower.layers.softmax import Softmax
+from neuralpower.learn.files.predictor_json import from_json, save, to_json
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.network_estimates import predict_many
-from neuralpower.learn.network_rows import Total
+from neuralpower.learn.networks.network_rows import Total
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import from_json, save, to_json
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw

@@ -13,7 +13,7 @@ from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.rows import defaults
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.estimates import Estimates
-from neuralpower.learn.laws import floors
+from neuralpower.learn.unmeasured.laws import floors
 from neuralpower.learn.watts import (
     ATTENTION,
     CACHE,
@@ -29,7 +29,7 @@ from neuralpower.learn.watts import (
     longer,
     shipped_watts,
 )
-from neuralpower.prediction.energy import mean_power, with_time
+from neuralpower.prediction.costs.energy import mean_power, with_time
 from neuralpower.prediction.rows import Interval
 
 H100 = find_spec("h100-sxm").hardware()

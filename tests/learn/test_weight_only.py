@@ -9,11 +9,11 @@ from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn.estimates import WEIGHTS_LAW
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.weight_only import HIGH, LOW, WIDENED, is_weight_only, said
+from neuralpower.learn.unmeasured.weight_only import HIGH, LOW, WIDENED, is_weight_only, said
 
 ONE_ROW = Linear(dtype="float32", rows=1, in_features=8192, out_features=8192, bias=False)
 MANY = replace(ONE_ROW, rows=8192)

@@ -579,7 +579,7 @@ def test_a_status_says_what_works(meters: dict[str, Any]) -> None:
 @pytest.fixture
 def no_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped predictors take seconds to read."""
-    monkeypatch.setattr("neuralpower.learn.predictor_files.known_predictors", dict)
+    monkeypatch.setattr("neuralpower.learn.files.predictor_files.known_predictors", dict)
 
 
 @pytest.mark.usefixtures("no_predictors")

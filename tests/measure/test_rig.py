@@ -10,7 +10,7 @@ import torch
 
 from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure.collect.collection import collect
 from neuralpower.measure.collect.process import Local, Worker, command
 from neuralpower.measure.collect.request import Request

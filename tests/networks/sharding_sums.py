@@ -12,13 +12,13 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.libraries.transformers import configuration_source
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
-from neuralpower.networks.transformers import configuration_source
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import Asked, trace_by
 

@@ -13,11 +13,11 @@ import transformers
 from neuralpower.cli import parsing
 from neuralpower.dtypes import NETWORK_DTYPES
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.catalogue import TASKS, Entry, catalogue, find_entry, model_words, named
 from neuralpower.networks.diffusion.classes import CLASS, network_source
 from neuralpower.networks.diffusion.pipelines import described
+from neuralpower.networks.names.catalogue import TASKS, Entry, catalogue, find_entry, model_words, named
+from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.sources import published_dtype, resolve
-from neuralpower.networks.trust import check_model
 from tests.program import done, run
 
 CLOSE = 0.015  # of what a maker prints, often rounded; a head that is shared is told in a note

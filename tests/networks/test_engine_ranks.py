@@ -12,9 +12,9 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.requests import asked_of
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, Sharding
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed

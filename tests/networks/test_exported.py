@@ -18,7 +18,7 @@ from torch import nn
 
 from neuralpower.cli import main
 from neuralpower.errors import ModelError
-from neuralpower.networks.exported import check_exported
+from neuralpower.networks.libraries.exported import check_exported
 from neuralpower.networks.sources import InputRequest, resolve
 
 Files = dict[str, bytes]

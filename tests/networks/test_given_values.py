@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.input_values import weightless
-from neuralpower.networks.promised_values import HELD_BYTES, made_up, with_values
+from neuralpower.networks.inputs.input_values import weightless
+from neuralpower.networks.inputs.promised_values import HELD_BYTES, made_up, with_values
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
@@ -214,7 +214,7 @@ def test_weightless_leaves_ties_and_small_tensors() -> None:
 
 
 def test_inputs_beyond_what_is_held_are_made_up_and_said(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuralpower.networks.input_values.HELD_BYTES", 2**20)
+    monkeypatch.setattr("neuralpower.networks.inputs.input_values.HELD_BYTES", 2**20)
     nets.write_text(
         NETS.replace("torch.randn(4, 8), torch.tensor(5))", "torch.zeros(2**17, 8), torch.tensor(3))")
     )

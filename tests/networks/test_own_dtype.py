@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import neuralpower
 from neuralpower.cli import parsing
-from neuralpower.networks.config_files import dtype_in
+from neuralpower.networks.libraries.config_files import dtype_in
 from neuralpower.networks.sources import published_dtype, resolve
 from tests.program import done
 

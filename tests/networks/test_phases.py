@@ -12,14 +12,14 @@ import torch
 
 from neuralpower.errors import InputError
 from neuralpower.layers.rows import to_row
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.caches import CACHES, Again, cache_bytes, keep
 from neuralpower.networks.decoder import Decoder, cached_call, pass_of
+from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.requests import Generating, asked_of
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.promised_values import tensors_within
-from neuralpower.networks.requests import Generating, asked_of
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.prediction.case import predict_request
@@ -28,9 +28,9 @@ from neuralpower.prediction.generation import Generation, Step, _sum, with_step
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
-from neuralpower.trace.decoder_steps import Growing, between, lined
+from neuralpower.trace.parts.decoder_steps import Growing, between, lined
+from neuralpower.trace.parts.routing import Routing
 from neuralpower.trace.records import Trace
-from neuralpower.trace.routing import Routing
 from neuralpower.trace.tracer import Asked, trace, trace_by, trace_call
 
 TINY = "num_hidden_layers=2&hidden_size=64&num_attention_heads=4&num_key_value_heads=2&intermediate_size=128"
@@ -337,7 +337,7 @@ def test_few_predicted_steps_lie_near_the_sum_over_all(
 ) -> None:
     phase = Phase.generate(prompt=16, new_tokens=120)
     full, _ = predict_request(Request(LLAMA, phase=phase), predictor)
-    monkeypatch.setattr("neuralpower.trace.decoder_steps.CALLS", 1)
+    monkeypatch.setattr("neuralpower.trace.parts.decoder_steps.CALLS", 1)
     few, _ = predict_request(Request(LLAMA, phase=phase), predictor)
     assert isinstance(full.generation, Generation) and isinstance(few.generation, Generation)
     assert (full.generation.predicted, few.generation.predicted) == (119, 9)

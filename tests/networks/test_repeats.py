@@ -12,8 +12,8 @@ from neuralpower.networks import call_cache, running
 from neuralpower.networks.call_cache import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.trace import described
 from neuralpower.trace import tracer as trace
+from neuralpower.trace.operators import described
 
 aten = torch.ops.aten
 

@@ -16,15 +16,15 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.requests import asked_of
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import ENGINE, TRAINING, Sharding, sharded
 from neuralpower.networks.sharding.styles import names
 from neuralpower.trace.recipe import default_loss
 from neuralpower.trace.records import Trace, backward_calls
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&num_attention_heads=8&vocab_size=1000"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.slips import meant
+from neuralpower.networks.names.slips import meant
 from neuralpower.networks.sources import check_known
 
 NET = """

@@ -14,7 +14,8 @@ from torch import nn
 
 from neuralpower.cli import main
 from neuralpower.errors import DatasetError, ModelError
-from neuralpower.networks import sources, trust
+from neuralpower.networks import sources
+from neuralpower.networks.names import trust
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.explore.score import score
 
@@ -147,7 +148,7 @@ def test_a_dataset_that_is_trusted_is_traced(hostile: Path, capsys: pytest.Captu
 
 
 def test_a_row_with_its_layers_names_whatever_it_likes(hostile: Path) -> None:
-    from neuralpower.learn.network_rows import read_totals
+    from neuralpower.learn.networks.network_rows import read_totals
 
     layers = json.dumps([["linear", {"rows": 1, "in_features": 4, "out_features": 4, "bias": True}, 1]])
     row = {"model": "evil.py:net", "batch": 1, "input": "{}", "runtime_s": 1e-3}

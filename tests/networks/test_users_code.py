@@ -18,11 +18,11 @@ import neuralpower
 from neuralpower.errors import BoundError, InputError, ModelError, UsersError, first_line, quoted
 from neuralpower.files import paths
 from neuralpower.files.json_files import read_text
-from neuralpower.networks import size_limits as bounds
+from neuralpower.networks.inputs import size_limits as bounds
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.profiling import profile
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from tests.program import run
 

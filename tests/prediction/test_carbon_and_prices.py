@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.prediction.carbon import TABLE, given, of_region
-from neuralpower.prediction.prices import Price, price_of
+from neuralpower.prediction.costs.carbon import TABLE, given, of_region
+from neuralpower.prediction.costs.prices import Price, price_of
 
 TODAY = datetime.date(2026, 11, 28)
 H100 = "nvidia-h100-sxm5-80gb"

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from neuralpower.platforms import platform_named
-from neuralpower.prediction.explore.fit import fit, memory
-from neuralpower.trace.compiled_step import NOTE, without_fused
+from neuralpower.prediction.fits.fit import fit, memory
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, StepLifetimes, Storage
 from neuralpower.trace.recipe import TRAINING
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.compiled_step import NOTE, without_fused
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from tests.asking import requested
 
 NVIDIA = platform_named("nvidia")

@@ -15,11 +15,11 @@ from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import PLATFORMS
-from neuralpower.prediction.explore.deepening import SHORT, Deepening, History, IrregularError, ranked
-from neuralpower.prediction.explore.probe import Probe
-from neuralpower.prediction.explore.shallow import Shallow
+from neuralpower.prediction.fits.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.prediction.fits.probe import Probe
+from neuralpower.prediction.fits.shallow import Shallow
 from neuralpower.trace.recipe import Recipe
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from tests.asking import requested
 

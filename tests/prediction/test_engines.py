@@ -16,10 +16,10 @@ from benchmarks import engine_memory as logged
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
-from neuralpower.prediction.explore.fit import Fit, fit
+from neuralpower.prediction.fits.fit import Fit, fit
 from neuralpower.prediction.memory.engines import (
     ENGINES,
     LONGEST,
@@ -35,7 +35,7 @@ from neuralpower.prediction.memory.engines.pages import Pages
 from neuralpower.prediction.memory.engines.shares import last_more, middle_first
 from neuralpower.prediction.memory.engines.vllm import VllmSettings, graphs, profile_run
 from neuralpower.prediction.request import Request
-from neuralpower.prediction.served_type import served_dtype
+from neuralpower.prediction.weights import served_dtype
 from tests.asking import requested
 from tests.program import done
 

@@ -43,7 +43,7 @@ class Steady:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Steady:
     found = Steady()
-    monkeypatch.setattr("neuralpower.prediction.evaluate.open_meter", lambda choice, device: found)
+    monkeypatch.setattr("neuralpower.prediction.evaluation.evaluate.open_meter", lambda choice, device: found)
     return found
 
 
@@ -73,7 +73,7 @@ def test_a_meter_that_is_lost_meanwhile_is_a_reason(meter: Steady) -> None:
 
 def test_without_a_meter_the_times_are_there_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     null = NullMeter("no_rapl", "rapl: no package zone; --power none measures runtime alone")
-    monkeypatch.setattr("neuralpower.prediction.evaluate.open_meter", lambda choice, device: null)
+    monkeypatch.setattr("neuralpower.prediction.evaluation.evaluate.open_meter", lambda choice, device: null)
     ran = run("evaluate", NET, "--energy", "--rounds", "1")
     assert ran.code == 0 and "Warning: no energy is measured: rapl: no package zone\n" in ran.err
     assert "no_rapl" in ran.out and NET in ran.out

@@ -18,18 +18,18 @@ from neuralpower.ask.texts import sizes
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose
-from neuralpower.prediction.explore import probe
 from neuralpower.prediction.explore.compare import Side, compare
-from neuralpower.prediction.explore.fit import fit
 from neuralpower.prediction.explore.forms import Solver
-from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.explore.space import Explored, Point, explore
 from neuralpower.prediction.explore.sweep import Grid, SweepPoint, pareto, sweep
+from neuralpower.prediction.fits import probe
+from neuralpower.prediction.fits.fit import fit
+from neuralpower.prediction.fits.largest import largest
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval

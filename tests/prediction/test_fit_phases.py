@@ -10,11 +10,11 @@ import pytest
 
 import neuralpower
 from neuralpower.errors import InputError
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
 from neuralpower.networks.phases import Phase
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.prediction.case import predict_request
-from neuralpower.prediction.explore.fit import fit, memory
+from neuralpower.prediction.fits.fit import fit, memory
 from neuralpower.prediction.request import Request
 from tests.asking import requested
 from tests.program import done, run

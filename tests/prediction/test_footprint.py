@@ -11,7 +11,7 @@ import pytest
 
 import neuralpower
 from neuralpower.errors import InputError
-from neuralpower.prediction.footprint import Footprint, footprint_of
+from neuralpower.prediction.costs.footprint import Footprint, footprint_of
 from neuralpower.prediction.generation import Generation
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table

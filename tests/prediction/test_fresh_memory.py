@@ -15,13 +15,13 @@ from torch import nn
 import neuralpower
 from neuralpower.data.dataset import Dataset
 from neuralpower.errors import DatasetError
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
 from neuralpower.learn.train import _agreed as agreed_datasets
 from neuralpower.measure.cpu.timer import Timing
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction import evaluate as evaluation
 from neuralpower.prediction.case import predict_request
-from neuralpower.prediction.evaluate import evaluate
+from neuralpower.prediction.evaluation import evaluate as evaluation
+from neuralpower.prediction.evaluation.evaluate import evaluate
 from neuralpower.prediction.memory.allocator_replay import PASS, STEP, fetched
 from neuralpower.prediction.memory.fresh_memory import SPREAD
 from neuralpower.prediction.memory.glibc_allocator import LARGEST, Heap

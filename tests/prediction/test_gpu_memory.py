@@ -13,7 +13,7 @@ from neuralpower.layers.workspace.cudnn import PARTIAL
 from neuralpower.platforms import PLATFORMS, platform_of
 from neuralpower.prediction.memory.peak import forward_memory, training_memory
 from neuralpower.trace.lifetimes import Storage, on_library
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 MIB = 2**20

@@ -12,14 +12,14 @@ import torch
 
 import neuralpower
 from neuralpower.errors import InputError
-from neuralpower.networks.catalogue import catalogue
 from neuralpower.networks.diffusion.composed import part_inputs
 from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.names.catalogue import catalogue
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.explore.largest_picture import LargestPicture, largest_picture
-from neuralpower.prediction.images import Images
+from neuralpower.prediction.costs.images import Images
+from neuralpower.prediction.fits.largest_picture import LargestPicture, largest_picture
 from neuralpower.prediction.request import Request
 from neuralpower.report.glance import glance, parallel_lines
 from neuralpower.report.number_format import plain

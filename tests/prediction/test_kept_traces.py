@@ -12,8 +12,8 @@ import pytest
 
 import neuralpower
 from neuralpower.files.cache import ANSWERS, SWITCH, TRACES
-from neuralpower.learn.predictor_lookup import chosen
-from neuralpower.prediction import kept, kept_sizes
+from neuralpower.learn.files.predictor_lookup import chosen
+from neuralpower.prediction.kept import kept, kept_sizes
 from neuralpower.prediction.request import Request
 from neuralpower.trace import follow
 from neuralpower.trace.followed import Recorded

@@ -15,14 +15,14 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout, layout_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.learn.predictor_lookup import chosen
+from neuralpower.learn.files.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.carbon import given
 from neuralpower.prediction.case import predict_request
-from neuralpower.prediction.explore.fit import fit
+from neuralpower.prediction.costs.carbon import given
+from neuralpower.prediction.costs.footprint import Terms
+from neuralpower.prediction.costs.prices import Price
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.footprint import Terms
-from neuralpower.prediction.prices import Price
+from neuralpower.prediction.fits.fit import fit
 from neuralpower.report.results.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe
 from tests.asking import requested

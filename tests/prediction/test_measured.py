@@ -8,7 +8,7 @@ import pytest
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.linear import Linear
-from neuralpower.prediction.measured import baseline, read_measurements
+from neuralpower.prediction.evaluation.measured import baseline, read_measurements
 from tests.program import done, run
 
 DEEP = "zoo:deep_mnist"

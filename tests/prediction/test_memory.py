@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 
 from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.layers.workspace import workspace_blocks
-from neuralpower.networks.promised_values import tensors_within
+from neuralpower.networks.inputs.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
 from neuralpower.optimizers.registry import KNOWN, optimizers_of
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_named
@@ -22,7 +22,7 @@ from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.lifetimes import Lifetimes, Storage
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
-from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
 NVIDIA = platform_named("nvidia")

@@ -13,7 +13,7 @@ from neuralpower.layers import Call
 from neuralpower.measure import rig as rigs
 from neuralpower.measure.cuda.rig import CudaRig
 from neuralpower.measure.meters import Description, Reading
-from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
+from neuralpower.prediction.evaluation.on_gpu import evaluate_on, predictor_of
 from neuralpower.prediction.request import Request
 from tests.program import run
 from tests.simulated_cuda import META, SimulatedCuda, rig_of

@@ -17,19 +17,19 @@ import neuralpower
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.adapters import Lora, with_adapters, with_lora
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named
-from neuralpower.prediction.explore.fit import fit, memory
+from neuralpower.prediction.fits.fit import fit, memory
 from neuralpower.prediction.memory.cuda_allocator import replayed
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.weights import chosen, scheme_asked
-from neuralpower.trace.casts import cast_dtype, cast_rules, casting
 from neuralpower.trace.followed import with_quantised
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, StepLifetimes
+from neuralpower.trace.operators.casts import cast_dtype, cast_rules, casting
 from neuralpower.trace.recipe import TRAINING, Recipe
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 from tests.asking import requested

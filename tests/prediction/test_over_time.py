@@ -18,7 +18,7 @@ from neuralpower.prediction.memory.over_time import KEPT, Lived, fullest, lived,
 from neuralpower.prediction.memory.peak import forward_memory, training_memory
 from neuralpower.prediction.memory.snapshot import snapshot, write_snapshot
 from neuralpower.trace.lifetimes import StepLifetimes
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 GPU = platform_of(spec_of("h100").hardware())

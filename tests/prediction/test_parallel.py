@@ -15,8 +15,8 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import DECODE, Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import question_of

@@ -15,14 +15,14 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.matmul import Matmul
-from neuralpower.networks.catalogue import catalogue
 from neuralpower.networks.diffusion.classes import network_source
 from neuralpower.networks.diffusion.composed import part_inputs, pictured
 from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
 from neuralpower.networks.diffusion.variants import ENCODER, steered
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.names.catalogue import catalogue
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed
 from neuralpower.quantisation.weights import LINEAR, Weight

@@ -10,8 +10,8 @@ import pytest
 from neuralpower.layers import Layer
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.estimates import Estimates
+from neuralpower.learn.files.predictor_lookup import chosen
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.prediction.explore.remembering import remembering
 
 PLAIN = chosen(None, "h100-sxm", "bfloat16")

@@ -14,11 +14,11 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
 from neuralpower.layers.rows import to_row
-from neuralpower.learn import predictor_lookup
-from neuralpower.learn.intervals import scores_of
+from neuralpower.learn.files import predictor_lookup
+from neuralpower.learn.fitting.intervals import scores_of
+from neuralpower.learn.fitting.problem import Term
 from neuralpower.learn.keys import whole_kind
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.problem import Term
 from neuralpower.learn.regressor import Regressor, Spread
 from neuralpower.measure.collect.plan import draw
 from neuralpower.prediction.case import predict_request

@@ -11,9 +11,9 @@ from torch import nn
 import neuralpower
 from neuralpower import Phase
 from neuralpower.errors import InputError
-from neuralpower.prediction.measured import Measurement
+from neuralpower.prediction.evaluation.measured import Measurement
 from neuralpower.prediction.request import Request
-from neuralpower.prediction.served_type import served_type
+from neuralpower.prediction.weights import served_type
 from neuralpower.serving.deployment import Setup
 from tests.program import run
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.explore.shortened import Repeated, blocks_in, repeated, shortened
+from neuralpower.prediction.fits.shortened import Repeated, blocks_in, repeated, shortened
 
 
 class Block(nn.Module):

@@ -14,9 +14,9 @@ import neuralpower
 from neuralpower.api.loaded import load
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.requests import asked_of
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.networks.sharding import TRAINING as TO_TRAIN
 from neuralpower.networks.sharding import Sharding
 from neuralpower.prediction.compose import composed, question_of

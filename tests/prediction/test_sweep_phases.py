@@ -12,7 +12,7 @@ import torch
 
 import neuralpower
 from neuralpower.errors import InputError
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.phases import sweep_phases

@@ -17,10 +17,10 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.platforms import CPU, PLATFORMS, platform_of
-from neuralpower.prediction.explore import remedies as found_in
-from neuralpower.prediction.explore.fit import Fit, assumed, fit, memory
-from neuralpower.prediction.explore.remedies import CHANGES, ENOUGH, Situation, remedies
-from neuralpower.prediction.explore.verdict import COVERED, probability_of, verdict_of
+from neuralpower.prediction.fits import remedies as found_in
+from neuralpower.prediction.fits.fit import Fit, assumed, fit, memory
+from neuralpower.prediction.fits.remedies import CHANGES, ENOUGH, Situation, remedies
+from neuralpower.prediction.fits.verdict import COVERED, probability_of, verdict_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.request import Request
 from neuralpower.report.results.explored import fit_table

@@ -12,7 +12,7 @@ import neuralpower
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError
 from neuralpower.learn.estimates import WEIGHTS_LAW
-from neuralpower.learn.predictor_lookup import load, on
+from neuralpower.learn.files.predictor_lookup import load, on
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.weights import as_run
 from neuralpower.quantisation.asked import parsed

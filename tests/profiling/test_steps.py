@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, OutOfMemory
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.network import Scores
 from neuralpower.suites.steps import (

@@ -26,7 +26,7 @@ from neuralpower.report.results.memory_pictures import (
 )
 from neuralpower.report.svg_charts import drawing
 from neuralpower.trace.lifetimes import ACTIVATIONS, WEIGHTS, Storage
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from neuralpower.errors import DatasetError, InputError
 from neuralpower.files.atomic import check_place
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import BASES, IN_RANGE, Estimates, Roofline
+from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose, question_of
@@ -43,7 +43,7 @@ from neuralpower.report.perfetto import (
 )
 from neuralpower.trace.passes import applied
 from neuralpower.trace.recipe import RECIPE, Recipe
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 

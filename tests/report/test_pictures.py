@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.learn import predictor_lookup
+from neuralpower.learn.files import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.compare import Side, compare

@@ -15,7 +15,7 @@ import torch
 
 from neuralpower.data.journal import sole_writer
 from neuralpower.errors import InputError, ModelError
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile

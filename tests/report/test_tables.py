@@ -19,7 +19,6 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.memory_size import reading
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
-from neuralpower.learn.any_device import roofline_of
 from neuralpower.learn.estimates import (
     BORROWED,
     CARRIED,
@@ -32,6 +31,7 @@ from neuralpower.learn.estimates import (
     WEIGHTS_LAW,
 )
 from neuralpower.learn.keys import ANY, named
+from neuralpower.learn.unmeasured.any_device import roofline_of
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.compare import Side, compare
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.suites.bench.data import (
     CaffeStore,
     Datum,

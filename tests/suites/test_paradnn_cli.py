@@ -16,8 +16,8 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.rows import to_row
+from neuralpower.learn.files.predictor_json import save
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.suites.paradnn.command import KMP, TPU_FLAGS, intel_openmp

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from neuralpower.platforms import PLATFORMS
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 
 ROWS = 20
 

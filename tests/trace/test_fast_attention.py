@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.fast_attention import attention_in_parts
+from neuralpower.trace.operators.fast_attention import attention_in_parts
 from neuralpower.trace.tracer import trace
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 64, 32, 4

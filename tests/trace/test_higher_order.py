@@ -25,7 +25,7 @@ from neuralpower.errors import ModelError
 from neuralpower.layers.attention import Attention, window_of
 from neuralpower.platforms import CPU
 from neuralpower.prediction.memory.peak import peak
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 # torch scripts helpers when it first compiles or derives forward, and calls what it has deprecated

@@ -13,15 +13,15 @@ from neuralpower.layers.latent_attention import LatentAttention
 from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearAttention
 from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.requests import asked_of
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed
+from neuralpower.trace.parts.routing import Routing
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.routing import Routing
 
 SIZES = "hidden_size=256&vocab_size=500&num_attention_heads=4"
 TWO = f"{SIZES}&num_hidden_layers=2&intermediate_size=512&num_key_value_heads=2"

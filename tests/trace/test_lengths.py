@@ -16,12 +16,12 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.rows import to_row
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.requests import Generating, asked_of
 from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import Generating, asked_of
-from neuralpower.trace.decoder_steps import UNPADDED
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed, Grown
+from neuralpower.trace.parts.decoder_steps import UNPADDED
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
 from tests.program import done, run

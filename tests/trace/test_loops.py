@@ -17,12 +17,12 @@ from neuralpower.layers.columns import columns_of, fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.rows import from_row, identity, to_row
+from neuralpower.learn.files.predictor_json import from_json, to_json
+from neuralpower.learn.files.predictor_lookup import load
+from neuralpower.learn.fitting.problem import FEWEST_ROWS
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_json import from_json, to_json
-from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
@@ -31,7 +31,7 @@ from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named
 from neuralpower.prediction.compose import compose
-from neuralpower.trace.loops import NEW_BYTES, OFTEN, VIEW, Called, recurring
+from neuralpower.trace.operators.loops import NEW_BYTES, OFTEN, VIEW, Called, recurring
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 from tests.learn.test_predictor import BOUNDED, dataset, fresh, seconds

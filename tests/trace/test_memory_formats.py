@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from neuralpower.layers.convolution import Conv2d
-from neuralpower.learn.network_rows import _traced
+from neuralpower.learn.networks.network_rows import _traced
 from neuralpower.platforms import CPU, PLATFORMS
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.channels_last import turns

@@ -27,8 +27,8 @@ from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.sparse_gradients import Rows
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.sparse_gradients import Rows
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
+from neuralpower.trace.parts.stages import blocks_of, cut, shares_of
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.checkpointing import scores
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.stages import blocks_of, cut, shares_of
 from neuralpower.trace.tracer import trace
 
 WIDTH, BLOCKS, ROWS = 16, 6, 8

@@ -17,9 +17,9 @@ from neuralpower.layers.rows import to_row
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace import tracer
-from neuralpower.trace.described import FLOPS_PER_BYTE
+from neuralpower.trace.operators.described import FLOPS_PER_BYTE
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import Asked, trace, trace_by, trace_call
 from tests.beit import small_beit
 

@@ -26,7 +26,7 @@ from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.rows import from_row, to_row
-from neuralpower.learn.pace import NetworkSpeed
+from neuralpower.learn.networks.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import Backward, call_of
@@ -36,9 +36,9 @@ from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import META, WAYS, Run
-from neuralpower.prediction import evaluate as evaluation
 from neuralpower.prediction.compose import compose
-from neuralpower.prediction.evaluate import evaluate
+from neuralpower.prediction.evaluation import evaluate as evaluation
+from neuralpower.prediction.evaluation.evaluate import evaluate
 from neuralpower.prediction.request import Request
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question

@@ -11,8 +11,8 @@ import pytest
 
 import neuralpower
 from neuralpower.errors import InputError
+from neuralpower.learn.files.predictor_lookup import chosen
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.report.grid import at_most
 from neuralpower.report.page import html_text
 from neuralpower.report.results.traces import explanation_page, explanation_table

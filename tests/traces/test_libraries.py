@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neuralpower.layers.collective import Collective
-from neuralpower.trace import described
+from neuralpower.trace.operators import described
 from neuralpower.traces.calls import Replay, Replays
 from neuralpower.traces.events import Ran, read_recording
 from tests.traces.made import BF16, NONE, Inputs, exchanged, kernel, operator, written

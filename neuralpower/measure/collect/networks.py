@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from neuralpower.errors import NeuralPowerError, unknown
-from neuralpower.networks.families import index_ranges, with_overrides
+from neuralpower.networks.names.families import index_ranges, with_overrides
 from neuralpower.networks.sources import resolve
 
 SWEPT = 32  # networks of a family that stand for its sweep

@@ -24,7 +24,7 @@ from neuralpower.measure.collect.request import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.families import variant_of
+from neuralpower.networks.names.families import variant_of
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU
 from neuralpower.trace.passes import applied

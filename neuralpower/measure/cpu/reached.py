@@ -1,6 +1,6 @@
 """What a CPU reaches: the rate of a copy that no cache holds, and of a large product in each dtype.
 
-Beyond the layers that were measured, no call is much slower than these rates allow (`learn/laws.py`).
+Beyond the layers that were measured, no call is much slower than these rates allow (`learn.unmeasured.laws`).
 """
 
 from __future__ import annotations

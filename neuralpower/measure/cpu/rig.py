@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.reached import reached
 from neuralpower.measure.cpu.timer import Sentinel, power_columns, prepare_process, steady_load, time_calls

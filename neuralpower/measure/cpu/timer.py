@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.calls import (
     Backward,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure.calls import settings_of
 from neuralpower.measure.cuda.runtime import (
     Condition,

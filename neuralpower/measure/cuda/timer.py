@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from neuralpower.errors import PoisonedError
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call
 from neuralpower.measure.calls import Gradient, Step, call_bytes, copy_call, settings_of, step_of
 from neuralpower.measure.cuda.runtime import Condition, Cuda, NotCapturable, Properties, to_columns
 

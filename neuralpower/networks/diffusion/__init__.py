@@ -1,4 +1,4 @@
-"""Networks of diffusers, and the pipelines that they make up; published ones stand in `networks/catalogue`.
+"""Networks of diffusers, and the pipelines that they make up; published ones are in `networks/names`.
 
 classes      a class of diffusers and the fields of its config.json -> a module, without weights
 arguments    inputs of a denoiser or decoder, from its configuration and the sizes of its latents

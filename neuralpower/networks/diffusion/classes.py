@@ -82,7 +82,7 @@ def component_source(
 ) -> Source:
     """A network of diffusers by its class and the fields of its config.json; raises ModelError."""
     from neuralpower.networks.diffusion.arguments import example_inputs
-    from neuralpower.networks.size_limits import check_counts
+    from neuralpower.networks.inputs.size_limits import check_counts
     from neuralpower.networks.source import Source
 
     cls = model_class(name)
@@ -104,7 +104,7 @@ def network_source(
     text: str, config: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
 ) -> Source:
     """A network by its configuration, of diffusers or of transformers; raises ModelError."""
-    from neuralpower.networks.transformers import described_source
+    from neuralpower.networks.libraries.transformers import described_source
 
     if CLASS in config:
         return component_source(text, config[CLASS], config, overrides)

@@ -44,8 +44,8 @@ from neuralpower.networks.diffusion.variants import (
     add_adapter,
     steers_of,
 )
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs
 
 VAE, SCHEDULER, PROCESSOR = "vae", "scheduler", "image_processor"
 # (height, width) in pixels of a decoder's tile, and how far the next one begins, by the class of the decoder:

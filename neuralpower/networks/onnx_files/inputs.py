@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import FixedSizeError, InputError, ModelError, is_count
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.promised_values import RANDOM, say_made_up
 from neuralpower.networks.onnx_files.module import OnnxModule
 from neuralpower.networks.onnx_files.reading import Graph, Input, read_graph
-from neuralpower.networks.promised_values import RANDOM, say_made_up
 from neuralpower.networks.source import Source
 
 MOST_ID = 100  # below which made-up ids lie: all vocabularies have as many

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers.tensors import tensors_in
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
 from neuralpower.networks.sharding.blocks import Blocks

@@ -14,7 +14,7 @@ from torch import nn
 from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.composed import Composed
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.experts import compute_choices
 from neuralpower.networks.sharding.plan import (

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
-    from neuralpower.networks.input_request import InputRequest
-    from neuralpower.networks.inputs import Inputs
+    from neuralpower.networks.inputs.input_request import InputRequest
+    from neuralpower.networks.inputs.inputs import Inputs
     from neuralpower.networks.source import Source
 
 for _module in pkgutil.iter_modules(__path__):
@@ -54,7 +54,7 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig | Source) -> Source
     A function's file or package is imported: a model that data name goes through `trust.check_model` before.
     """
     from neuralpower.networks import source as sources
-    from neuralpower.networks.size_limits import check_counts
+    from neuralpower.networks.inputs.size_limits import check_counts
     from neuralpower.networks.users_code import users_code
 
     if isinstance(model, sources.Source):
@@ -88,7 +88,7 @@ def check_known(model: str) -> None:
 
 def _unnamed(given: Given) -> ModelError:
     """The error for a text that no source recognises: a suggestion, else all forms of a MODEL."""
-    from neuralpower.networks.slips import meant
+    from neuralpower.networks.names.slips import meant
 
     return ModelError(
         f"{given.text!r} is not a folder and names no source; {meant(given.location) or grammar()}"
@@ -98,9 +98,9 @@ def _unnamed(given: Given) -> ModelError:
 def __getattr__(name: str) -> Any:
     """Lazy names for callers of `resolve`: they import torch, which the list of sources does not need."""
     if name == "InputRequest":
-        return importlib.import_module("neuralpower.networks.input_request").InputRequest
+        return importlib.import_module("neuralpower.networks.inputs.input_request").InputRequest
     if name == "Inputs":
-        return importlib.import_module("neuralpower.networks.inputs").Inputs
+        return importlib.import_module("neuralpower.networks.inputs.inputs").Inputs
     if name == "Source":
         return importlib.import_module("neuralpower.networks.source").Source
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import ModelError, is_count, unknown
 from neuralpower.files.paths import is_file
-from neuralpower.networks.config_files import dtype_in, folder_values
-from neuralpower.networks.slips import transformers_names, zoo_names
+from neuralpower.networks.libraries.config_files import dtype_in, folder_values
+from neuralpower.networks.names.slips import transformers_names, zoo_names
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from neuralpower.networks.input_request import InputRequest
-    from neuralpower.networks.inputs import Inputs
+    from neuralpower.networks.inputs.input_request import InputRequest
+    from neuralpower.networks.inputs.inputs import Inputs
     from neuralpower.networks.source import Source
 
 
@@ -68,7 +68,7 @@ def check_installed(given: Given) -> None:
 
 def check_file(given: Given) -> None:
     """Raise ModelError where there is no such Python file, or where it does not define the name."""
-    from neuralpower.networks.slips import check_defined
+    from neuralpower.networks.names.slips import check_defined
 
     location, _, name = given.location.rpartition(":")
     if not location.strip(" .:") or not name.strip():
@@ -120,8 +120,8 @@ def module(given: Given) -> Source:
     import torch
 
     from neuralpower.networks.copies import copied
-    from neuralpower.networks.functions import EXAMPLE, derived_inputs
-    from neuralpower.networks.inputs import called_with
+    from neuralpower.networks.inputs.inputs import called_with
+    from neuralpower.networks.libraries.functions import EXAMPLE, derived_inputs
     from neuralpower.networks.refusals import check_followable
     from neuralpower.networks.source import IN_PYTHON, Source, brought_inputs
 
@@ -152,7 +152,7 @@ def module(given: Given) -> Source:
 )
 def configuration(given: Given) -> Source:
     """A network of transformers."""
-    from neuralpower.networks.transformers import configuration_source
+    from neuralpower.networks.libraries.transformers import configuration_source
 
     return configuration_source(type(given.model).__name__, given.model)
 
@@ -166,7 +166,7 @@ def configuration(given: Given) -> Source:
 )
 def folder(given: Given) -> Source:
     """The configuration in a folder or file, which is read as JSON."""
-    from neuralpower.networks.transformers import folder_source
+    from neuralpower.networks.libraries.transformers import folder_source
 
     return folder_source(given.text, given.path, given.overrides)
 
@@ -181,7 +181,7 @@ def folder(given: Given) -> Source:
 )
 def transformers(given: Given) -> Source:
     """The default configuration of a model type (bert) or a class (BertForMaskedLM)."""
-    from neuralpower.networks.transformers import transformers_source
+    from neuralpower.networks.libraries.transformers import transformers_source
 
     return transformers_source(given.text, given.name, given.overrides)
 
@@ -189,7 +189,7 @@ def transformers(given: Given) -> Source:
 @model_source("torchvision:NAME", place=21, prefix="torchvision", runs_code=False, check=check_installed)
 def torchvision(given: Given) -> Source:
     """Images of 3x224x224, for Inception 3x299x299."""
-    from neuralpower.networks.vision import torchvision_source
+    from neuralpower.networks.libraries.vision import torchvision_source
 
     return torchvision_source(given.text, given.name, given.overrides)
 
@@ -197,7 +197,7 @@ def torchvision(given: Given) -> Source:
 @model_source("timm:NAME", place=22, prefix="timm", runs_code=False, check=check_installed)
 def timm(given: Given) -> Source:
     """Images of the size that timm lists for the model."""
-    from neuralpower.networks.vision import timm_source
+    from neuralpower.networks.libraries.vision import timm_source
 
     return timm_source(given.text, given.name, given.overrides)
 
@@ -205,8 +205,8 @@ def timm(given: Given) -> Source:
 @model_source("zoo:NAME", place=23, prefix="zoo", runs_code=False, check=check_zoo)
 def zoo(given: Given) -> Source:
     """A network of the zoo; overrides are keywords of its build function."""
-    from neuralpower.networks.functions import ask, call_function
-    from neuralpower.networks.inputs import called_with
+    from neuralpower.networks.inputs.inputs import called_with
+    from neuralpower.networks.libraries.functions import ask, call_function
     from neuralpower.networks.source import Source, by_shape, checked_module
     from neuralpower.networks.zoo import zoo_entry
 
@@ -239,7 +239,7 @@ def zoo(given: Given) -> Source:
 )
 def function(given: Given) -> Source:
     """An nn.Module, or (module, inputs), that a function returns."""
-    from neuralpower.networks.functions import function_source
+    from neuralpower.networks.libraries.functions import function_source
 
     place, _, name = given.location.rpartition(":")
     return function_source(given.text, place, name, given.overrides)
@@ -248,6 +248,6 @@ def function(given: Given) -> Source:
 @model_source("a .pt2 file", place=90, recognises=is_exported, dtype=dtype_of_built)
 def exported(given: Given) -> Source:
     """A graph with fixed shapes, except where these were dynamic."""
-    from neuralpower.networks.exported import exported_source
+    from neuralpower.networks.libraries.exported import exported_source
 
     return exported_source(given.text, given.path, given.overrides)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from neuralpower.networks.input_request import InputRequest
-    from neuralpower.networks.inputs import Inputs
+    from neuralpower.networks.inputs.input_request import InputRequest
+    from neuralpower.networks.inputs.inputs import Inputs
     from neuralpower.networks.source import Source
 
 
@@ -20,7 +20,7 @@ def is_building(given: Given) -> bool:
     """Whether it is a function, or a class of modules, that is called without arguments."""
     if given.is_text or not callable(given.model):
         return False
-    from neuralpower.networks.callables import is_builder
+    from neuralpower.networks.libraries.callables import is_builder
 
     return is_builder(given.model)
 
@@ -28,7 +28,7 @@ def is_building(given: Given) -> bool:
 @model_source("", place=2, recognises=is_building, dtype=dtype_of_built)
 def builder(given: Given) -> Source:
     """A network that a function returns."""
-    from neuralpower.networks.functions import call_function, derived_inputs
+    from neuralpower.networks.libraries.functions import call_function, derived_inputs
     from neuralpower.networks.source import IN_PYTHON, Source, checked_module
 
     name = getattr(given.model, "__name__", type(given.model).__name__)

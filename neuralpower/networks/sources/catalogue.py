@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.networks.catalogue import Entry, catalogue, find_entry, named, near
-from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.diffusion.classes import CLASS, check_installed
 from neuralpower.networks.diffusion.pipelines import described, pipeline_or_part
+from neuralpower.networks.libraries.config_files import dtype_in
+from neuralpower.networks.names.catalogue import Entry, catalogue, find_entry, named, near
 from neuralpower.networks.sources.base import Given, model_source, recognised
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def known_type(model: Any) -> str | None:
 )
 def listed(given: Given) -> Source:
     """A network of transformers, by the fields of its published configuration."""
-    from neuralpower.networks.transformers import described_source
+    from neuralpower.networks.libraries.transformers import described_source
 
     entry, part = found(given)
     if CLASS in entry.config:

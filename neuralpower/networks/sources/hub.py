@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.config_files import dtype_in
 from neuralpower.networks.diffusion.families import Pipeline
 from neuralpower.networks.diffusion.pipelines import INDEX, indexed, pipeline_or_part
-from neuralpower.networks.hub import NoSuchFileError, configuration, file_of
+from neuralpower.networks.libraries.config_files import dtype_in
+from neuralpower.networks.names.hub import NoSuchFileError, configuration, file_of
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def hub(given: Given) -> Source:
 
     `?model_type=NAME` takes a configuration for one of another type.
     """
-    from neuralpower.networks.transformers import described_source
+    from neuralpower.networks.libraries.transformers import described_source
 
     if (pipeline := pipeline_of(given)) is not None:
         return pipeline_or_part(given, pipeline, given.name.split("/")[2:])

@@ -63,7 +63,9 @@ def check(given: Given) -> None:
 )
 def folder(given: Given) -> Source:
     """The pipeline of a folder, or one network of diffusers."""
-    from neuralpower.networks.config_files import folder_values  # which reads this package's grammar
+    from neuralpower.networks.libraries.config_files import (
+        folder_values,  # which reads this package's grammar
+    )
 
     index = index_of(given)
     if index is None:

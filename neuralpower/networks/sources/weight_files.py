@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
 from neuralpower.files.paths import is_file
-from neuralpower.networks.config_files import dtype_in
+from neuralpower.networks.libraries.config_files import dtype_in
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def is_safetensors(given: Given) -> bool:
 
 def dtype_of_gguf(given: Given) -> str | None:
     """The type that products have: that of the file where it is plain, else 16 bits."""
-    from neuralpower.networks.gguf_models import gguf_values
+    from neuralpower.networks.libraries.gguf_models import gguf_values
 
     return dtype_in(gguf_values(given.path)[0], given.overrides)
 
 
 def dtype_of_folder(given: Given) -> str | None:
     """The type that config.json in the folder states."""
-    from neuralpower.networks.config_files import folder_values
+    from neuralpower.networks.libraries.config_files import folder_values
 
     values, _ = folder_values(_described(given.path))
     return dtype_in(values, given.overrides) if isinstance(values, dict) else None
@@ -57,8 +57,8 @@ def dtype_of_folder(given: Given) -> str | None:
 @model_source("FILE.gguf", place=86, recognises=is_gguf, runs_code=False, dtype=dtype_of_gguf)
 def gguf(given: Given) -> Source:
     """The language model that the metadata describe, with the file's quantisation."""
-    from neuralpower.networks.gguf_models import gguf_values
-    from neuralpower.networks.transformers import described_source
+    from neuralpower.networks.libraries.gguf_models import gguf_values
+    from neuralpower.networks.libraries.transformers import described_source
 
     values, _ = gguf_values(given.path)
     return described_source(given.text, values, given.overrides, f"the metadata of {given.location}")
@@ -67,7 +67,7 @@ def gguf(given: Given) -> Source:
 @model_source("FILE.safetensors", place=87, recognises=is_safetensors, runs_code=False, dtype=dtype_of_folder)
 def safetensors(given: Given) -> Source:
     """The model that config.json in the folder describes."""
-    from neuralpower.networks.transformers import folder_source
+    from neuralpower.networks.libraries.transformers import folder_source
 
     return folder_source(given.text, _described(given.path), given.overrides)
 

@@ -1,1 +1,1 @@
-"""What if: many configurations predicted from few traces, two of them compared, the largest that fits."""
+"""What if: many configurations predicted from few traces, and two of them compared."""

@@ -25,8 +25,8 @@ from neuralpower.layers import Layer
 from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.footprint import Footprint
-from neuralpower.prediction.images import Images
+from neuralpower.prediction.costs.footprint import Footprint
+from neuralpower.prediction.costs.images import Images
 from neuralpower.prediction.prediction import SCHEMA, Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.shown import Shown

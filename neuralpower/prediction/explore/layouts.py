@@ -22,17 +22,17 @@ from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.diffusion.composed import Composed
 from neuralpower.networks.diffusion.pictures import Picture
-from neuralpower.networks.input_request import TOKENS
+from neuralpower.networks.inputs.input_request import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.costs.footprint import Made, Terms, each_of
+from neuralpower.prediction.costs.prices import Price
 from neuralpower.prediction.explore.remembering import remembering
-from neuralpower.prediction.explore.shortened import blocks_in, shortened
-from neuralpower.prediction.footprint import Made, Terms, each_of
+from neuralpower.prediction.fits.shortened import blocks_in, shortened
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
 from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched
-from neuralpower.prediction.prices import Price
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.prediction.shown import Shown

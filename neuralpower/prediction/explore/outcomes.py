@@ -22,7 +22,7 @@ from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import idle_power, shipped_watts
-from neuralpower.prediction.energy import ENERGY_COVERAGE, awake_w
+from neuralpower.prediction.costs.energy import ENERGY_COVERAGE, awake_w
 
 Array = np.ndarray
 

@@ -16,6 +16,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PREDICTED, Phase
 from neuralpower.prediction.case import Recordings
+from neuralpower.prediction.costs.footprint import Terms, made_by, terms_in
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
 from neuralpower.prediction.explore.sweep import (
@@ -29,10 +30,9 @@ from neuralpower.prediction.explore.sweep import (
     set_as,
     sweep,
 )
-from neuralpower.prediction.footprint import Terms, made_by, terms_in
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
-from neuralpower.trace.routing import ROUTING
+from neuralpower.trace.parts.routing import ROUTING
 
 SAID = {"batch_size": "batch size", "seq_len": "seq-len"}  # in messages
 NO_TERMS = Terms()

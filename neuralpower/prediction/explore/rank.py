@@ -25,9 +25,9 @@ from neuralpower.files.json_files import Declared
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.prediction.case import Recordings
+from neuralpower.prediction.costs.footprint import Each, Terms, each_of, made_by
+from neuralpower.prediction.costs.images import NOUNS
 from neuralpower.prediction.explore.phases import memory_figures
-from neuralpower.prediction.footprint import Each, Terms, each_of, made_by
-from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.prediction import HOST_BOUND, Prediction
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval

@@ -18,10 +18,10 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import device_memory
+from neuralpower.prediction.costs.footprint import Made, Terms, each_of
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.outcomes import Outcomes, finite
 from neuralpower.prediction.explore.space import Explored, Point, Tables, explore
-from neuralpower.prediction.footprint import Made, Terms, each_of
 from neuralpower.prediction.prediction import HOST_BOUND
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import BOUNDS, Interval

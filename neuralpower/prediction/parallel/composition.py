@@ -23,7 +23,7 @@ from neuralpower.layers.embedding import Embedding
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.compose import Whole, assembled, rows_of
-from neuralpower.prediction.energy import energy_of
+from neuralpower.prediction.costs.energy import energy_of
 from neuralpower.prediction.memory.fresh_memory import fresh_row
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel.lanes import Lane, lanes_of_stage, lanes_of_stages
@@ -41,13 +41,13 @@ from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.several_devices import Parallel, StageResult
-from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.followed import Followed
 from neuralpower.trace.lifetimes import StepLifetimes
+from neuralpower.trace.parts.exchanges import per_node
+from neuralpower.trace.parts.stages import Part, cut
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.stages import Part, cut
 
 
 class Shared:

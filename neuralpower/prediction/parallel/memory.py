@@ -37,12 +37,12 @@ from neuralpower.trace.lifetimes import (
     Storage,
     on_library,
 )
+from neuralpower.trace.parts.stages import Part, cut
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.stages import Part, cut
 
 # Bytes of one communicator: NCCL_BUFFSIZE, 4 MiB by default, for each of up to 32 channels (NCCL 2.x,
 # "Environment Variables", NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS).

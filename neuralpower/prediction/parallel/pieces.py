@@ -18,13 +18,13 @@ from neuralpower.prediction.compose import Whole
 from neuralpower.prediction.parallel.schedules import Pipeline, ends_s
 from neuralpower.prediction.parallel.timing import FURTHER, Timing, timed_part
 from neuralpower.prediction.rows import Interval
-from neuralpower.trace.exchanges import exchanged_by_ends, sent
+from neuralpower.trace.parts.exchanges import exchanged_by_ends, sent
+from neuralpower.trace.parts.stages import Part
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.accumulation import further
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.stages import Part
 
 
 def one_micro_batch(question: Question) -> Question:

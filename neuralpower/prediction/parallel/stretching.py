@@ -21,7 +21,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.watts import idle_power
 from neuralpower.prediction.compose import rows_of
-from neuralpower.prediction.energy import energy_of, with_time
+from neuralpower.prediction.costs.energy import energy_of, with_time
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel.memory import (
     Activations,
@@ -36,10 +36,10 @@ from neuralpower.prediction.parallel.schedules import held, order_of
 from neuralpower.prediction.parallel.timing import Sums, Timing
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.trace.followed import Followed
+from neuralpower.trace.parts.stages import Part, cut, shares_of
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING
-from neuralpower.trace.stages import Part, cut, shares_of
 
 SHORT = 6  # blocks of the short network: two stages of three, three of two
 PAIR, TRIPLE = 2, 3

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
+from neuralpower.prediction.costs.footprint import HOUR_S
+from neuralpower.prediction.costs.images import NOUNS, Images
 from neuralpower.prediction.explore.compare import Comparison
-from neuralpower.prediction.explore.fit import Fit
-from neuralpower.prediction.explore.largest_picture import LargestPicture
-from neuralpower.prediction.explore.remedies import TOGETHER, Remedy
 from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
-from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT
-from neuralpower.prediction.footprint import HOUR_S
-from neuralpower.prediction.images import NOUNS, Images
+from neuralpower.prediction.fits.fit import Fit
+from neuralpower.prediction.fits.largest_picture import LargestPicture
+from neuralpower.prediction.fits.remedies import TOGETHER, Remedy
+from neuralpower.prediction.fits.verdict import DOES_NOT_FIT, FITS, TIGHT
 from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES

@@ -21,7 +21,7 @@ from neuralpower.files.paths import is_file
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
-from neuralpower.learn.network_rows import read_totals
+from neuralpower.learn.networks.network_rows import read_totals
 from neuralpower.learn.rows import USABLE_POWER, by_key, hardware_from
 from neuralpower.platforms import platform_of
 from neuralpower.report.grid import listed

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from neuralpower.ask.options import Options, options_of
 from neuralpower.files.terminal import styled, visible
+from neuralpower.prediction.costs.images import noun_of
 from neuralpower.prediction.explore.layouts import Laid, Layouts
-from neuralpower.prediction.images import noun_of
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity, rate
 from neuralpower.trace.recipe import TRAINING

@@ -11,8 +11,8 @@ from typing import Any
 from neuralpower.errors import InputError, one_line
 from neuralpower.files.json_files import named
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.prediction.evaluate import Drawn, Evaluation, summary
-from neuralpower.prediction.measured import Compared, agreement
+from neuralpower.prediction.evaluation.evaluate import Drawn, Evaluation, summary
+from neuralpower.prediction.evaluation.measured import Compared, agreement
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.charts import XY, Series

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neuralpower.files.terminal import styled, visible
+from neuralpower.prediction.costs.footprint import HOUR_S, times
+from neuralpower.prediction.costs.images import NOUNS
 from neuralpower.prediction.explore.rank import COMMON, PRICE, RATE, Ranked, Ranking
-from neuralpower.prediction.footprint import HOUR_S, times
-from neuralpower.prediction.images import NOUNS
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.report.charts import Bars, BarSeries
 from neuralpower.report.grid import Cell, as_asked, head_lines, listed, note_lines, percent

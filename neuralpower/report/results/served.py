@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuralpower.files.terminal import visible
-from neuralpower.prediction.footprint import Each
+from neuralpower.prediction.costs.footprint import Each
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.glance import lines_of
 from neuralpower.report.grid import grid, note_lines

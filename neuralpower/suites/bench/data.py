@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, first_line, one_line
 from neuralpower.files.paths import check_regular, is_there
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.steps import Batch
 

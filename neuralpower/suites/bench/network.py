@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs, place
-from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs, place
+from neuralpower.networks.inputs.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.networks.zoo import ZOO
-from neuralpower.prediction.explore.largest import largest
+from neuralpower.prediction.fits.largest import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.steps import (

@@ -26,7 +26,7 @@ from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
-from neuralpower.networks.inputs import Inputs
+from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.case import predict_request

@@ -25,9 +25,9 @@ from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import BACKWARD, FORWARD, torch_dtype
+from neuralpower.learn.files.predictor_files import known_predictors
+from neuralpower.learn.files.predictor_lookup import default_predictor, load
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import known_predictors
-from neuralpower.learn.predictor_lookup import default_predictor, load
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.case import Recordings

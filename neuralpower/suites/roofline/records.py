@@ -16,9 +16,9 @@ from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.files.paths import check_regular
 from neuralpower.layers import KINDS
-from neuralpower.networks.input_request import InputRequest
-from neuralpower.networks.inputs import Inputs
-from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.profiling import profile

@@ -13,12 +13,11 @@ from torch import nn
 from neuralpower.devices.host import read_cpu
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
-from neuralpower.layers.base import torch_dtype
-from neuralpower.layers.call import Call
+from neuralpower.layers.base import Call, torch_dtype
 from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.timer import SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.measure.rig import failure
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling import Keywords, profile

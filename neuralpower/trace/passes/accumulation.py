@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
-from neuralpower.trace.gradients import addition
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.sparse_gradients import joined, stored
+from neuralpower.trace.steps.gradients import addition
+from neuralpower.trace.steps.sparse_gradients import joined, stored
 
 
 def _something_is_kept(trace: Trace, question: Question) -> bool:

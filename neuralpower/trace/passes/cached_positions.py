@@ -5,10 +5,10 @@ from __future__ import annotations
 from neuralpower.layers.embedding import Embedding
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.lifetimes import CACHE, INPUTS
+from neuralpower.trace.parts.serving import served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import served
 
 IDS = 2  # axes of token numbers and of masks over them: what has more is content, such as sound
 

@@ -20,7 +20,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
-from neuralpower.trace.exchanges import exchanged
+from neuralpower.trace.parts.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes
 from neuralpower.trace.question import Question

@@ -16,10 +16,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.reduction import Reduction
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
-from neuralpower.trace.passes.base import trace_pass
-from neuralpower.trace.question import Question
-from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import (
+from neuralpower.trace.parts.serving import (
     before,
     border,
     by_module,
@@ -29,6 +26,9 @@ from neuralpower.trace.serving import (
     serving,
     weights_read,
 )
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import LayerCall, Trace
 
 GROUPED = ("aten._grouped_mm", "aten.bmm")
 STACKED = 3  # axes of stacked weights

@@ -12,10 +12,10 @@ from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.lifetimes import Access, Flow
+from neuralpower.trace.parts.serving import passes_through, served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import passes_through, served
 
 
 @trace_pass(place="serving", applies=served)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neuralpower.layers.embedding import Embedding
 from neuralpower.trace.dataflow import Dataflow, Edit
-from neuralpower.trace.fusion import Fusion, is_alias, is_cast, is_copy_of_attention, rewritten
+from neuralpower.trace.parts.fusion import Fusion, is_alias, is_cast, is_copy_of_attention, rewritten
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.records import Trace

@@ -9,10 +9,10 @@ from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import PREFILL
 from neuralpower.trace.dataflow import Dataflow
 from neuralpower.trace.lifetimes import Access, Flow
+from neuralpower.trace.parts.serving import head_of, product_of, served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, PassShape, Trace
-from neuralpower.trace.serving import head_of, product_of, served
 
 
 @trace_pass(place="serving", applies=lambda trace, asked: served(trace, asked) and _of_prompt(trace))

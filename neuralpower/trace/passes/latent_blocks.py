@@ -22,10 +22,10 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.networks.phases import DECODE
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.lifetimes import CACHE, Access, Flow
+from neuralpower.trace.parts.serving import after, before, is_plain_copy, layer_of, moves, served, serving
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
-from neuralpower.trace.serving import after, before, is_plain_copy, layer_of, moves, served, serving
 
 WRITE = "cache"  # name of the part that writes the cache
 ABSORBED = "latent attention is absorbed: its heads read the cache itself"

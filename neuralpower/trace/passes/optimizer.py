@@ -16,7 +16,7 @@ from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.sparse_gradients import check_sparse, grows, step_of_rows
+from neuralpower.trace.steps.sparse_gradients import check_sparse, grows, step_of_rows
 
 
 @trace_pass(place="update", applies=lambda _, asked: asked.phase == TRAINING)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from neuralpower.layers.linear import Linear
 from neuralpower.trace.dataflow import Dataflow, Edit
 from neuralpower.trace.lifetimes import Access, Flow
+from neuralpower.trace.parts.serving import attention_of, passes_through, product_of, served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import attention_of, passes_through, product_of, served
 
 
 @trace_pass(place="serving", applies=served)

@@ -14,12 +14,12 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.networks.phases import DECODE
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
-from neuralpower.trace.fusion import is_copy_of_attention, join, joined_call, space_of_node
 from neuralpower.trace.lifetimes import CACHE, Access, Flow, total_bytes
+from neuralpower.trace.parts.fusion import is_copy_of_attention, join, joined_call, space_of_node
+from neuralpower.trace.parts.serving import attention_of, movement_of, served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, PassShape, Trace
-from neuralpower.trace.serving import attention_of, movement_of, served
 
 COPIES = ("copy", "repeat", "cat", "append", "cast")  # on the way from new keys to attention
 WRITE = "cache"  # name of the part that writes keys and values

@@ -20,10 +20,10 @@ from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.networks.phases import DECODE
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
 from neuralpower.trace.lifetimes import Flow
+from neuralpower.trace.parts.serving import border, layer_of, served, weights_read
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import border, layer_of, served, weights_read
 
 CHUNK, MAMBA_CHUNK = 64, 256  # tokens of engines' chunks: flash-linear-attention; mamba_ssm's usual
 OWN_DECAYS = 2  # weights of a module with one decay for a head: its rate and its bias

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neuralpower.devices.layout import DATA
-from neuralpower.trace.exchanges import exchanged
+from neuralpower.trace.parts.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.passes.data_parallel import alike, parameters_of, replicated
 from neuralpower.trace.question import Question

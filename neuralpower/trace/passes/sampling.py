@@ -7,10 +7,10 @@ from dataclasses import replace
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.trace.dataflow import Dataflow
+from neuralpower.trace.parts.serving import head_of, product_of, served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import head_of, product_of, served
 
 HEADLESS = (
     "the network has no head: neither logits nor the choice of the next token are priced; "

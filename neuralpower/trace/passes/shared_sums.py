@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
 from neuralpower.trace.dataflow import Dataflow, Edit, Node
+from neuralpower.trace.parts.serving import served
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
-from neuralpower.trace.serving import served
 
 
 @trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_mixtures(trace)))

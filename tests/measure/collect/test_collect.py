@@ -22,7 +22,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
 from neuralpower.layers.rows import from_row, identity, to_row
-from neuralpower.learn.network_rows import read_totals
+from neuralpower.learn.networks.network_rows import read_totals
 from neuralpower.measure.collect import collection
 from neuralpower.measure.collect.collection import ATTEMPTS, collect
 from neuralpower.measure.collect.networks import NETWORKS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError
 from neuralpower.late import nn
-from neuralpower.networks.input_request import InputRequest
+from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.prediction.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.prediction.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight

@@ -1,0 +1,1 @@
+"""Files of predictors: found by name, written and read."""

@@ -1,0 +1,1 @@
+"""Whole networks as teachers: their rows, their layers' factors, one's own level."""

@@ -1,0 +1,1 @@
+"""Inputs of networks: requested sizes, made values, what a trace knows of them."""

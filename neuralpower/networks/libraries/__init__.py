@@ -1,0 +1,1 @@
+"""Networks of libraries, files and functions: built from names and configurations."""

@@ -1,0 +1,1 @@
+"""What a pass costs: joules, money, carbon, for each token, image or step."""

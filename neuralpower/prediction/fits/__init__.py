@@ -1,0 +1,1 @@
+"""Whether a network fits, the largest that does, and what makes it fit."""

@@ -1,0 +1,1 @@
+"""Passes that are kept on the disk, and their other sizes."""

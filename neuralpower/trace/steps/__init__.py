@@ -1,0 +1,1 @@
+"""A training step: gradients, what it keeps and when that goes."""
