@@ -15,7 +15,7 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import COVERED, Prediction, percent
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.several_devices import Parallel
-from neuralpower.report.grid import head_lines, line_width
+from neuralpower.report.grid import MOST_LINES, head_lines, line_width
 from neuralpower.report.number_format import between, binary, bounded, counted, many, plain, quantity, share
 from neuralpower.trace.question import EAGER, ENGINE
 from neuralpower.trace.recipe import TRAINING
@@ -43,8 +43,12 @@ def glance(p: Prediction) -> list[str]:
     if width is not None and any(len(line) > width for line in lines):
         first = f"{what}, {where}"
         heads = [first, sure] if len(first) <= width else [what, f"{where}: {sure}"]
-        clauses = [one for one in (waits, _watts(p, short=True), _memory(p, short=True), *paid) if one]
-        lines = _packed([*heads, latency, *([joules] if joules else ())], clauses, width)
+        short = [_watts(p, short=True), _memory(p, short=True), *paid]
+        lines = _packed([*heads, latency, joules], [waits, *short], width)
+        if len(lines) > MOST_LINES:  # bounds are 90 % ones everywhere, and of the time's and the joules'
+            latency, waits = latency.replace(", 90 %)", ")"), waits.replace("first token", "first")
+            alone = "" if p.power_w is None else f"power {quantity(p.power_w.value, 'W')}"
+            lines = _packed([*heads, latency, joules], [waits, alone, *short[1:]], width)
     bold = ("latency ", "energy ")
     shown = [styled(visible(line), "bold" if line.startswith(bold) else "") for line in lines]
     return head_lines(p.warned, shown)
@@ -52,7 +56,8 @@ def glance(p: Prediction) -> list[str]:
 
 def _packed(lines: list[str], clauses: Iterable[str], width: int) -> list[str]:
     """The lines, with each clause at the end of the last line, but the first, that is short enough."""
-    for clause in clauses:
+    lines = [line for line in lines if line]
+    for clause in filter(None, clauses):
         room = [i for i, line in enumerate(lines) if i and len(line) + 2 + len(clause) <= width]
         if room:
             lines[room[-1]] += f"; {clause}"

@@ -65,7 +65,7 @@ def network_of(model: str, named: Sequence[str] = ()) -> dict[str, Any] | None:
     return {
         "version": __version__,
         "versions": {name: (version_of(name), _place(name)) for name in COMPUTING},
-        "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
+        "package": stamps_of(Path(__file__).parents[2], (".py", ".json", ".txt")),
         "model": model,
         "files": files,
         "environment": {name: value for name, value in os.environ.items() if _counts(name)},

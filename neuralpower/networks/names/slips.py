@@ -25,7 +25,7 @@ AUTO = ("auto_mappings.py", "configuration_auto.py", "modeling_auto.py")
 def zoo_names() -> tuple[str, ...]:
     """Ids of the zoo, by the decorators in its files."""
     names: set[str] = set()
-    for file in Path(__file__).with_name("zoo").glob("*.py"):
+    for file in (Path(__file__).parents[1] / "zoo").glob("*.py"):
         text = file.read_text(encoding="utf-8")
         for formatted, name in _ZOO.findall(text):
             numbers = _NUMBERS.findall(text) if formatted else [""]
