@@ -5,8 +5,8 @@ The bounds are those of whole simulations in which all steps take their lowest, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,9 @@ class Traffic:
     price: float | None = None  # of a device for an hour
     highest: float | None = None  # requests per second at which all targets hold; None: not searched
     curve: tuple[Load, ...] = ()  # over the rate
+    ends: Mapping[float, tuple[Load, Load]] = field(
+        default_factory=dict
+    )  # low and high, by the curve's rates
     notes: tuple[str, ...] = ()
     tool: str = ""  # that has measured what is compared
     compared: tuple[Compared, ...] = ()
@@ -70,6 +73,11 @@ class Traffic:
         """A measure with its bounds."""
         found = [getattr(getattr(self, bound), measure)[point] for bound in BOUNDS]
         return Interval(found[0], min(found), max(found))
+
+    def between(self, load: Load, value: Callable[[Load], float]) -> tuple[float, float] | None:
+        """Bounds of a value of a point of the curve; None where only its expected steps were served."""
+        values = [value(end) for end in self._ends(load)]
+        return (min(values), max(values)) if values else None
 
     @property
     def devices(self) -> int:
@@ -104,13 +112,23 @@ class Traffic:
             "targets": [str(target) for target in self.targets],
             "highest_rate": self.highest,
             **{bound: getattr(self, bound).to_json() for bound in BOUNDS},
-            "curve": [load.to_json() for load in self.curve],
+            "curve": [self._point(load) for load in self.curve],
             "knee_rate": self.knee,
             "notes": list(self.notes),
             "tool": self.tool or None,
             "compared": [{**vars(one), "off": one.off} for one in self.compared],
             "footprint": self.footprint and self.footprint.to_json(),
         }
+
+    def _point(self, load: Load) -> dict[str, Any]:
+        """A point of the curve, and where it has them its `low` and `high`."""
+        ends = zip(BOUNDS, self._ends(load), strict=False)
+        return {**load.to_json(), **{name: end.to_json() for name, end in ends if name != BOUNDS[0]}}
+
+    def _ends(self, load: Load) -> tuple[Load, ...]:
+        """A point of the curve, as expected, low and high; none where its bounds were not served."""
+        ends = self.ends.get(load.rate or 0.0)
+        return () if ends is None else (load, *ends)
 
 
 def with_footprint(found: Traffic, terms: Terms, workload: Workload) -> Traffic:
@@ -211,6 +229,7 @@ def served_at(
     """
     stage(f"serving {len(workload.prompt):,} requests in a simulation")
     loads: list[Load] = []
+    ends: dict[float, tuple[Load, Load]] = {}
     notes: list[str] = []
     highest = None
     if find:
@@ -225,12 +244,14 @@ def served_at(
     for point in curve:
         if not (np.isfinite(point) and point > 0) or workload.users:
             raise InputError(f"rate {point:g}: requests per second, above 0, of requests that come at a rate")
-        loads.append(deployment.load(workload.at_rate(point), point, replicas=replicas, targets=targets))
+        each = traffic(deployment, workload.at_rate(point), rate=point, replicas=replicas, targets=targets)
+        loads.append(each.value)
+        ends[point] = (each.low, each.high)
     found = traffic(deployment, workload, rate=rate, replicas=replicas, targets=targets)
     if rate is not None and not find:
         notes += _more_than_held(deployment, workload, rate, found.value, targets, replicas)
     by_rate = tuple(sorted(loads, key=lambda load: load.rate or 0.0))
-    return replace(found, highest=highest, curve=by_rate, notes=(*found.notes, *notes))
+    return replace(found, highest=highest, curve=by_rate, ends=ends, notes=(*found.notes, *notes))
 
 
 def _more_than_held(

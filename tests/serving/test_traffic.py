@@ -21,6 +21,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.explore.outcomes import Pool
+from neuralpower.report.charts import XY
 from neuralpower.report.page import html_text
 from neuralpower.report.results.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, Setup
@@ -74,9 +75,27 @@ def test_a_curve_has_its_knee_and_goes_beyond_the_highest_throughput() -> None:
     assert curve[-1].latency_s["p95"] > curve[0].latency_s["p95"]
 
 
+def test_each_rate_of_a_curve_has_bounds() -> None:
+    slow, points = [], found().to_json()["curve"]
+    for load, point in zip(found().curve, points, strict=True):
+        low, high = found().between(load, lambda one: one.latency_s["mean"]) or (0.0, 0.0)
+        assert 0 < low < load.latency_s["mean"] < high
+        assert (low, high) == (point["low"]["latency_s"]["mean"], point["high"]["latency_s"]["mean"])
+        slow.append(high)
+    assert slow[-1] > slow[0]
+    drawn_as = {
+        part.title: part
+        for section in traffic_page(found()).sections
+        for part in section.parts
+        if isinstance(part, XY)
+    }
+    answers = drawn_as["Whole answer over the rate"]
+    assert [series.name for series in answers.series if any(series.bounds)] == ["mean"]
+
+
 def test_every_form_of_traffic_has_its_numbers() -> None:
     text = traffic_table(found())
-    for word in ("gaps (ITL)", "p99", "knee:", "a token", "for a million tokens", "steps: "):
+    for word in ("gaps (ITL)", "p99", "knee:", "a token", "steps: "):
         assert word in text
     page = html_text(traffic_page(found()))
     assert "Throughput over the rate" in page and "Percentiles" in page

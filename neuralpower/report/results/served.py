@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from neuralpower.files.terminal import visible
 from neuralpower.prediction.costs.footprint import Each
@@ -15,7 +16,7 @@ from neuralpower.serving.load import POINTS, Load
 from neuralpower.serving.plan import Choice, Plan
 from neuralpower.serving.traffic import Traffic
 
-CURVED = "The bounds of one rate: Waiting times, mean."
+CURVED = "The band: 90 % bounds of the mean."
 NAMES = {
     "ttft_s": "first token (TTFT)",
     "tpot_s": "next tokens (TPOT)",
@@ -165,18 +166,25 @@ def _curves(found: Traffic) -> Iterator[XY]:
     label = "requests per second"
     for measure in ("ttft_s", "tpot_s", "latency_s"):
         lines = tuple(
-            Series.of(
-                point,
-                [(load.rate, getattr(load, measure)[point]) for load in found.curve],
-                mode="lines+markers",
-            )
+            _over_rates(found, point, _seen(measure, point), band=point == "mean")
             for point in ("mean", "p95", "p99")
         )
         yield XY(
             f"{NAMES[measure].capitalize()} over the rate", label, "seconds", lines, True, True, note=CURVED
         )
-    made = Series.of("tokens", [(load.rate, load.tokens_per_s) for load in found.curve], mode="lines+markers")
+    made = _over_rates(found, "tokens", attrgetter("tokens_per_s"), band=True)
     yield XY("Throughput over the rate", label, "tokens per second", (made,), True)
+
+
+def _seen(measure: str, point: str) -> Callable[[Load], float]:
+    return lambda load: float(getattr(load, measure)[point])
+
+
+def _over_rates(found: Traffic, name: str, value: Callable[[Load], float], band: bool) -> Series:
+    """A value of each point of the curve, with its bounds where a `band` is wanted."""
+    bounds = tuple(found.between(load, value) for load in found.curve) if band else ()
+    points = [(load.rate, value(load)) for load in found.curve]
+    return Series.of(name, points, mode="lines+markers", bounds=bounds)
 
 
 def plan_table(found: Plan) -> str:
