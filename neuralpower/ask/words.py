@@ -5,19 +5,6 @@ The lists are copies, since the modules that use them import torch; a test compa
 
 from collections.abc import Iterable
 
-SYNONYMS = {
-    "cost": "usd dollar dollars money price",
-    "price": "usd dollar dollars money cost",
-    "carbon": "co2 co2e emissions",
-    "energy": "efficiency joules watts kwh tokens/w tokens/j tokens-per-watt perf/watt perf-per-watt",
-    "throughput": "speed tokens tokens/s samples/s images/h fps",
-    "tokens/s": "speed tokens throughput latency samples/s images/h videos/h sounds/h fps",
-    "training": "train finetune",
-    "forward": "inference infer eval",
-    "generate": "generation chat",
-    "devices": "gpus count",
-}
-"""A word of options -> what else it is called."""
 PHASES = ("forward", "training", "prefill", "decode", "generate", "step", "backward")
 FITTED_PHASES = ("forward", "training", "prefill", "decode", "generate")
 EVALUATED_PHASES = ("forward", "training", "prefill", "decode")
@@ -78,6 +65,19 @@ WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split(
 PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
 PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
+SYNONYMS = {
+    "cost": "usd dollar dollars money price",
+    "price": "usd dollar dollars money cost",
+    "carbon": "co2 co2e emissions",
+    "energy": "efficiency joules watts kwh tokens/w tokens/j tokens-per-watt perf/watt perf-per-watt",
+    "throughput": "speed tokens tokens/s samples/s images/h fps",
+    "tokens/s": "speed tokens throughput latency samples/s images/h videos/h sounds/h fps",
+    "training": "train finetune",
+    "forward": "inference infer eval",
+    "generate": "generation chat",
+    "devices": "gpus count",
+}
+"""A word of options -> what else it is called."""
 
 
 def meant_by(text: str, known: Iterable[str]) -> str | None:

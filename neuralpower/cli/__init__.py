@@ -278,7 +278,8 @@ def _usage(error: Exception) -> int:
         elif text.startswith(("No such option", "No such command", "Got unexpected extra")):
             option = getattr(error, "option_name", "")
             line = said_here(sys.argv[1:], option, COMMANDS, _options, _is_model)
-            having = "" if line else _elsewhere(option)
+            here = any(option.lstrip("-") in one for one in getattr(error, "possibilities", None) or ())
+            having = "" if line or here else _elsewhere(option)
             if having or line:
                 text = re.sub(r"\.? (\(Possible|Did you mean).*", "", text)
                 way = having or f"write {line}"

@@ -47,8 +47,8 @@ def glance(p: Prediction) -> list[str]:
         lines = _packed([*heads, latency, joules], [waits, *short], width)
         if len(lines) > MOST_LINES:  # bounds are 90 % ones everywhere, and of the time's and the joules'
             latency, waits = latency.replace(", 90 %)", ")"), waits.replace("first token", "first")
-            alone = "" if p.power_w is None else f"power {quantity(p.power_w.value, 'W')}"
-            lines = _packed([*heads, latency, joules], [waits, alone, *short[1:]], width)
+            short[0] = _watts(p, short=True, alone=True)
+            lines = _packed([*heads, latency, joules], [waits, *short], width)
     bold = ("latency ", "energy ")
     shown = [styled(visible(line), "bold" if line.startswith(bold) else "") for line in lines]
     return head_lines(p.warned, shown)
@@ -238,11 +238,12 @@ def _parts(p: Prediction) -> str:
     )
 
 
-def _watts(p: Prediction, short: bool = False) -> str:
-    """Power of a device, and how it is known."""
+def _watts(p: Prediction, short: bool = False, alone: bool = False) -> str:
+    """Power of a device, and how it is known; `alone` without bounds."""
     if p.energy_j is None or p.power_w is None:
         return ""
-    watts, how = f"{bounded(p.power_w, 'W')}{' each' if p.parallel else ''}", _whose_watts(p)
+    watts = quantity(p.power_w.value, "W") if alone else bounded(p.power_w, "W")
+    watts, how = f"{watts}{' each' if p.parallel else ''}", _whose_watts(p)
     return f"power about {watts}" if short and how == ESTIMATED else f"power {watts}{how}"
 
 

@@ -49,7 +49,7 @@ def test_a_generation_says_when_the_first_token_comes_and_the_others() -> None:
     for name in ("time_to_first_token_s", "time_per_output_token_s", "tokens_per_s"):
         assert about[name]["low"] < about[name]["value"] < about[name]["high"]
     text = done(*arguments)
-    assert "generate (prompt 16, 8 new tokens)" in text and "): first token " in text
+    assert "generate (prompt 16, 8 new tokens)" in text and "first token " in text
     assert "tokens/s, cache" in done(*arguments, "-v")
 
 

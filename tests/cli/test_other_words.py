@@ -35,7 +35,8 @@ SAID = {
     "cost gpt2 --device h100": "predict gpt2 --device h100 --price 2.49",
     "price --device h100": "predict MODEL --device h100 --price 2.49",
     "carbon gpt2 --region germany": "predict gpt2 --region germany",
-    "plan gpt2 --qps 5 --budget 5000": "plan gpt2 --rate 5 (nothing here says --budget)",
+    "plan gpt2 --qps 5 --wallet 5000": "plan gpt2 --rate 5 (nothing here says --wallet)",
+    "plan gpt2 --qps 5 --budget 5000": "plan gpt2 --rate 5 --budget 5000",
     "plan gpt2 --device h100 --rps 20": "plan gpt2 --devices h100 --rate 20",
     "fit gpt2 --users 100 --vram 12GB": "fit gpt2 --concurrency 100 --memory 12GB --engine vllm",
     "predict gpt2 --device t4 --confidence": "predict gpt2 --device t4",  # bounds are always printed

@@ -81,7 +81,7 @@ def test_the_sheet_of_its_own_device_is_taken_and_says_how_networks_are_held(pla
         "predict", f"{place}/net.py:net", "-b", 64, "--predictor", place / "mine.json", "--device",
         place / "board.json",
     )  # fmt: skip
-    assert "on My Board: expect" in printed and "measured on this device" in printed.splitlines()[0]
+    assert "on My Board: expect" in printed and "measured on this device" in printed.splitlines()[1]
 
 
 @pytest.mark.parametrize("name", ["other.json", "t4"])

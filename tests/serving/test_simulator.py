@@ -163,9 +163,6 @@ def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
         ({"rate": 0.0}, "rate 0"),
         ({"rate": float("nan")}, "rate nan"),
         ({"rate": -1.0}, "rate -1"),
-        ({}, "not both"),
-        ({"rate": 1.0, "users": 2}, "not both"),
-        ({"users": -3}, "users -3"),
         ({"rate": 1.0, "burstiness": 0.0}, "burstiness 0"),
         ({"rate": 1.0, "spread": 1.0}, "spread 1"),
     ],
@@ -173,6 +170,11 @@ def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
 def test_traffic_that_cannot_be_is_refused(how: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         drawn(10, 10, 10, **how)
+
+
+def test_a_loop_without_users_is_refused() -> None:
+    with pytest.raises(InputError, match="users -3"):
+        looped(10, 10, 10, -3)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
