@@ -32,7 +32,7 @@ def glance(p: Prediction) -> list[str]:
     what, where, sure = _question(p), f"on {_place(p)}", sureness(p)
     latency, waits = f"latency {_bounds(p)}{_rate(p)}", _each_token(p)
     joules, watts, paid = _joules(p), _watts(p), [*lines_of(_money(p)[-1:])]
-    energy, width = [one for one in (joules, _parts(p), watts, *paid) if one], line_width()
+    energy, width = [one for one in (joules, watts, *paid) if one], line_width()
     lines = [
         f"{what}, {where}: {sure}",
         "; ".join(filter(None, [latency, waits])),
@@ -225,16 +225,6 @@ def _joules(p: Prediction) -> str:
     several = each is not None and each.value < whole.value * 0.999
     return f"energy {bounded(whole, 'J')}" + (
         f", {quantity(each.value, 'J')} per {noun}" if several and each else ""
-    )
-
-
-def _parts(p: Prediction) -> str:
-    """Energy of a generation's prompt and of its steps; "" of other passes."""
-    about = p.generation
-    if not isinstance(about, Generation) or about.prefill_energy_j is None or about.decode_energy_j is None:
-        return ""
-    return "prompt {}, steps {}".format(
-        *(quantity(joules.value, "J") for joules in (about.prefill_energy_j, about.decode_energy_j))
     )
 
 

@@ -414,12 +414,21 @@ class Swept:
             yield Series.of(name, points, mode="lines+markers", labels=labels, bounds=bounds)
 
 
-def _sample_rates(point: SweepPoint) -> Ends | None:
-    """Bounds of samples per second."""
-    if not (point.samples_per_s and point.runtime_s and point.low_s and point.high_s):
-        return None
-    samples = point.samples_per_s * point.runtime_s
-    return samples / point.high_s, samples / point.low_s
+def _rate_ends(rate: Figure) -> Bounded:
+    """Bounds of what is made per second, from those of the time that it takes."""
+
+    def ends(point: SweepPoint) -> Ends | None:
+        per_second = rate(point)
+        if not (per_second and point.runtime_s and point.low_s and point.high_s):
+            return None
+        made = per_second * point.runtime_s
+        return made / point.high_s, made / point.low_s
+
+    return ends
+
+
+_sample_rates = _rate_ends(lambda point: point.samples_per_s)
+_unit_rates = _rate_ends(lambda point: point.units_per_s)
 
 
 def _sample_joules(point: SweepPoint) -> Ends | None:
@@ -427,14 +436,6 @@ def _sample_joules(point: SweepPoint) -> Ends | None:
     if point.energy_low_j is None or point.energy_high_j is None:
         return None
     return point.energy_low_j / point.batch_size, point.energy_high_j / point.batch_size
-
-
-def _unit_rates(point: SweepPoint) -> Ends | None:
-    """Bounds of what is made per second."""
-    if not (point.units_per_s and point.runtime_s and point.low_s and point.high_s):
-        return None
-    made = point.units_per_s * point.runtime_s
-    return made / point.high_s, made / point.low_s
 
 
 def _unit_joules(point: SweepPoint) -> Ends | None:

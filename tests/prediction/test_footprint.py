@@ -14,6 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.prediction.costs.footprint import Footprint, footprint_of
 from neuralpower.prediction.generation import Generation
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.report.glance import details
 from neuralpower.report.tables import prediction_table
 from tests.program import done
 
@@ -79,6 +80,7 @@ def test_a_generation_has_prices_of_both_sides() -> None:
     table = prediction_table(replace(found, warned=("a warning", "another")), "kind", 3, 0)
     assert "price per million tokens out" in table
     head, _, _ = table.partition("\n\n")
+    assert any(line.startswith("energy of the prompt ") for line in details(found))
     assert len(head.splitlines()) == 4 and "another" in head and "tokens out" in head
     assert found.power_w is not None and found.power_w.high <= 560
     assert all(row.power_w is None or row.power_w.high <= 560 for row in found.rows)
