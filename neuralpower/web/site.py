@@ -101,7 +101,7 @@ class Site:
 
     def keep(self, view: View, device: str, answer: Mapping[str, Any]) -> None:
         """Show a simulated curve from now on."""
-        self._curves[view.query, device] = curve_of(answer, self._curve(view, device))
+        self._curves[view.query, device] = curve_of(answer)
 
     def saved(self, view: View, part: str, kind: str) -> str | list[list[Any]] | None:
         """A chart as SVG, or a table as rows, by its name in the page; None where there is none."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.networks.phases import Step
+from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.surface import StepSurface
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)  # requests in a step of the first curve
@@ -36,8 +37,7 @@ class Curve:
 
     points: tuple[Served, ...]
     refined: bool = False  # whether they were simulated
-    ends: tuple[Curve, Curve] | None = None  # by the mean step, with all steps at a bound: fast, slow
-    middle: Curve | None = None  # by the mean step, where this one was simulated
+    ends: tuple[Curve, Curve] | None = None  # with all steps at a bound: fast, slow
 
     @property
     def knee(self) -> Served:
@@ -48,9 +48,8 @@ class Curve:
         """Bounds of a point's value, by those of the steps; None where slow steps do not hold its rate."""
         if self.ends is None or one.rate > self.ends[1].points[-1].rate:
             return None
-        low, high = (each.at(one.rate, value) for each in self.ends)
-        found, usual = value(one), (self.middle or self).at(one.rate, value)
-        return min(found, found * low / usual), max(found, found * high / usual)
+        values = [value(one), *(each.at(one.rate, value) for each in self.ends)]
+        return min(values), max(values)
 
     def at(self, rate: float, value: Callable[[Served], float]) -> float:
         """A value between points, on straight lines."""
@@ -95,22 +94,20 @@ def _steady(seconds: np.ndarray, counts: Sequence[int], output: int) -> Curve:
     return Curve(tuple(rising))
 
 
-def curve_of(answer: Mapping[str, Any], first: Curve | None) -> Curve:
-    """The curve of what `neuralpower traffic --curve auto --json` prints, with the bounds of the `first`.
+def curve_of(answer: Mapping[str, Any]) -> Curve:
+    """The curve of what `neuralpower traffic --curve auto --json` prints; raises KeyError."""
+    loads = answer["curve"]
+    fast, slow = (Curve(_seen([load[end] for load in loads])) for end in BOUNDS[1:])
+    return Curve(_seen(loads), refined=True, ends=(fast, slow))
 
-    Raises KeyError.
-    """
-    points = [
+
+def _seen(loads: Sequence[Mapping[str, Any]]) -> tuple[Served, ...]:
+    """What users see, of the JSON of each load."""
+    return tuple(
         Served(
             load["rate"],
             load["tokens_per_s"],
             *(load[name]["mean"] for name in ("ttft_s", "tpot_s", "latency_s")),
         )
-        for load in answer["curve"]
-    ]
-    return Curve(
-        tuple(points),
-        refined=True,
-        ends=first.ends if first else None,
-        middle=first and (first.middle or first),
+        for load in loads
     )

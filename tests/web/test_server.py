@@ -29,6 +29,7 @@ from neuralpower.report.number_format import plain, quantity
 from neuralpower.web.answers import Answer
 from neuralpower.web.server import Guard, application, bound
 from neuralpower.web.site import Site
+from neuralpower.web.traffic import curve_of
 from neuralpower.web.uploads import Uploads
 from neuralpower.web.view import View, view_of
 from tests.program import done
@@ -407,3 +408,18 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert program.wait(10) == 130
     assert program.stderr.read() == "" and not [*tmp_path.glob("neuralpower-web-*")]
     program.stderr.close()
+
+
+def test_a_simulated_curve_has_the_bounds_of_its_simulations() -> None:
+    def load(rate: float, seconds: float) -> dict[str, Any]:
+        waits = {name: {"mean": seconds} for name in ("ttft_s", "tpot_s", "latency_s")}
+        return {"rate": rate, "tokens_per_s": 100 * rate, **waits}
+
+    points = [
+        {**load(rate, seconds), "low": load(rate, 0.8 * seconds), "high": load(rate, 1.5 * seconds)}
+        for rate, seconds in ((1.0, 2.0), (4.0, 6.0))
+    ]
+    curve = curve_of({"curve": points})
+    assert curve.refined and [one.rate for one in curve.points] == [1.0, 4.0]
+    bounds = [curve.between(one, lambda seen: seen.whole_s) for one in curve.points]
+    assert bounds == [pytest.approx((1.6, 3.0)), pytest.approx((4.8, 9.0))]
