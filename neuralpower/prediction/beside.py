@@ -28,10 +28,7 @@ from neuralpower.trace.records import Trace
 Array = np.ndarray
 COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
 TILE = 64  # new tokens of a request in a block (kBlockM of FlashAttention-2's kernel for pages of a cache)
-COLUMNS = {
-    64: 256,
-    128: 128,
-}  # keys of a tile, by the largest size of a head (its kBlockN); 64 for larger ones
+COLUMNS = {64: 256, 128: 128}  # keys of a tile, by the largest size of a head (kBlockN); 64 for larger ones
 # Fitted to 17,000 mixed calls of this kernel under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4 and
 # eight query heads a key: errors 6 % in the median, 19 % at the 90th percentile (8 and 24 % on the RTX 4090).
 BLOCK_S = 3.5e-6  # of a block, besides its tiles

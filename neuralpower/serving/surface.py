@@ -11,6 +11,7 @@ for all requests at one request's length, in the share of the requests that have
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -174,10 +175,7 @@ class StepSurface:
         """Seconds with bounds, and joules, of each step [steps]."""
         parts = [(index, work.outcomes(self.predictor)) for index, work in self._works(steps)]
         order = np.argsort(np.concatenate([index for index, _ in parts]))
-        names = Outcomes.__dataclass_fields__
-        return Outcomes(
-            **{name: np.concatenate([getattr(o, name) for _, o in parts])[order] for name in names}
-        )
+        return Outcomes.joined([found for _, found in parts]).at(order)
 
     def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
         """Seconds of the layers of each kind, each [steps]."""
@@ -240,9 +238,7 @@ def priced(asked: Sequence[tuple[StepSurface, Sequence[Step]]]) -> list[Outcomes
     for (each, steps), end in zip(asked, ends, strict=True):
         each.add(pool, steps, int(end) - len(steps))
     whole = pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
-    names = Outcomes.__dataclass_fields__
-    parts = {name: np.split(getattr(whole, name), ends[:-1]) for name in names}
-    return [Outcomes(**{name: parts[name][i] for name in names}) for i in range(len(asked))]
+    return [whole.at(slice(start, end)) for start, end in itertools.pairwise([0, *ends.tolist()])]
 
 
 def _kernels(asked: Sequence[Sequence[tuple[int, int]]], first: int = 0) -> list[tuple[float, ...]]:

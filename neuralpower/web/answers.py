@@ -171,10 +171,7 @@ class KeptAnswers:
     def __init__(self) -> None:
         self._surfaces, self._laws, self._sources = _Kept(MOST_KEPT), _Kept(MOST_KEPT), _Kept(MOST_KEPT)
         self._predictions, self._memories = _Kept(MOST_POINTS), _Kept(MOST_POINTS)
-        self._answers, self._priced = (
-            _Kept(MOST_POINTS),
-            _Kept(MOST_KEPT),
-        )
+        self._answers, self._priced = _Kept(MOST_POINTS), _Kept(MOST_KEPT)
 
     def each(self, view: View, model: str) -> list[Answer | Failure]:
         """The answer on each device; `model`: as `resolve` takes it."""
@@ -335,12 +332,12 @@ class KeptAnswers:
             found, kinds = surface.with_kinds([make(batch) for batch in some for make in passes])
             for i in range(0, len(some) * len(passes), len(passes)):
                 own = slice(i, i + len(passes))
-                yield _cut(found, own), {kind: _cut(part, own) for kind, part in kinds.items()}
+                yield found.at(own), {kind: part.at(own) for kind, part in kinds.items()}
 
         known = self._priced.get((*asked.key, asked.device, view.phase, length, view.new), dict[int, Steps])
         if missing := [batch for batch in batches if batch not in known]:
             known.update(zip(missing, priced(missing), strict=True))
-        found = _joined([known[batch][0] for batch in batches])
+        found = Outcomes.joined([known[batch][0] for batch in batches])
         if view.phase != DECODE and view.batch * length > surface.captured:
             found = self._launched(asked, found, place)
         shape = len(batches), len(passes)
@@ -359,7 +356,7 @@ class KeptAnswers:
             )
             for i, batch in enumerate(batches)
         ]
-        here = _cut(found, slice(place, place + len(passes)))
+        here = found.at(slice(place, place + len(passes)))
         return "token", points, _kinds(here, known[view.batch][1], weights)
 
     def _launched(self, asked: _Asked, found: Outcomes, place: int) -> Outcomes:
@@ -497,15 +494,6 @@ Steps = tuple[Outcomes, dict[str, Outcomes]]
 """Steps of a batch size: all their layers, and those of each kind."""
 Priced = tuple[str, list[Point], dict[str, Interval]]
 """What an answer counts, its points over the batch size, and the seconds of each kind at the asked one."""
-
-
-def _cut(found: Outcomes, part: slice) -> Outcomes:
-    return Outcomes(**{name: np.asarray(column)[part] for name, column in vars(found).items()})
-
-
-def _joined(parts: Sequence[Outcomes]) -> Outcomes:
-    names = Outcomes.__dataclass_fields__
-    return Outcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _kinds(found: Outcomes, kinds: Mapping[str, Outcomes], weights: np.ndarray) -> dict[str, Interval]:

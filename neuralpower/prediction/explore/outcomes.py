@@ -42,6 +42,16 @@ class Outcomes:
     launch_s: Array  # that the device waits for its host
     calls_s: Array  # of the host alone; 0 where all calls are launched at once
 
+    @staticmethod
+    def joined(parts: Sequence[Outcomes]) -> Outcomes:
+        """Those of all parts, one after the other."""
+        names = Outcomes.__dataclass_fields__
+        return Outcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+    def at(self, place: Array | slice) -> Outcomes:
+        """Those of some networks."""
+        return Outcomes(**{name: np.asarray(column)[place] for name, column in vars(self).items()})
+
     def with_time(self, seconds: Array, low_s: Array, high_s: Array) -> Outcomes:
         """The same with more time, each [networks], at the same power; it errs apart from the other time."""
         value = self.runtime_s + seconds
