@@ -44,12 +44,12 @@ class Outcomes:
 
     @staticmethod
     def joined(parts: Sequence[Outcomes]) -> Outcomes:
-        """Those of all parts, one after the other."""
+        """The networks of all parts, one after the other."""
         names = Outcomes.__dataclass_fields__
         return Outcomes(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
     def at(self, place: Array | slice) -> Outcomes:
-        """Those of some networks."""
+        """The outcomes of some networks, by their places."""
         return Outcomes(**{name: np.asarray(column)[place] for name, column in vars(self).items()})
 
     def with_time(self, seconds: Array, low_s: Array, high_s: Array) -> Outcomes:
