@@ -19,7 +19,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, by_shape

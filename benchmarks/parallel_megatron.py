@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase

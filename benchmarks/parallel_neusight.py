@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks.gpu_runs import folder_of
 from benchmarks.peers import MODELS
-from neuralpower.devices.cluster import enough_for
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, enough_for
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase

@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.gpu_runs import DEVICES, DTYPE, PARTS, Answered, print_runs, seconds_of
-from neuralpower.devices.cluster import enough_for
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, enough_for
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.unmeasured.any_device import for_device
 from neuralpower.networks.phases import Phase

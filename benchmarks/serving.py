@@ -22,8 +22,7 @@ import pandas as pd
 import typer
 
 import neuralpower
-from neuralpower.devices.cluster import cluster_of
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, cluster_of
 from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction import beside

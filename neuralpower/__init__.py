@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api.loaded import LoadedPredictor as LoadedPredictor
     from neuralpower.compat import Profile as Profile
-    from neuralpower.devices.layout import Layout as Layout
+    from neuralpower.devices.cluster import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.prediction.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Layout": "neuralpower.devices.layout",
+    "Layout": "neuralpower.devices.cluster",
     "LoadedPredictor": "neuralpower.api.loaded",
     "Phase": "neuralpower.networks.phases",
     "Prediction": "neuralpower.prediction.prediction",

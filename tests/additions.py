@@ -23,8 +23,8 @@ from neuralpower.layers.rows import from_row
 from neuralpower.layers.views import peak_flops
 from neuralpower.measure.meters import METERS, open_meter
 from neuralpower.measure.rig import open_rig
-from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources.base import check_model
 from neuralpower.prediction import request
 
 

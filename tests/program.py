@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from neuralpower import cli
-from neuralpower.cli.interrupts import ENDS
+from neuralpower.cli.waiting import ENDS
 
 
 class Ran(NamedTuple):

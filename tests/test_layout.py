@@ -22,10 +22,10 @@ PACKAGES: Mapping[str, str] = {
     "late": "",
     "errors": "",
     "dtypes": "",
-    "files": "atomic cache csv_files json_files locks markdown paths stages terminal",
+    "files": "atomic cache csv_files json_files locks paths stages terminal",
     "quantisation": "asked checkpoints formats gguf schemes totals weights",
     "processes": "alone pool tether",
-    "devices": "cluster hardware host layout machine memory_size names spec",
+    "devices": "cluster hardware host machine names spec",
     "optimizers": "registry",
     "layers": """
         base columns expert_load matrix_product rows tensors terms tiles training traits views
@@ -34,12 +34,12 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
-        adapters caches call_cache decoder passes phases refusals running sharding source users_code
+        adapters caches decoder passes phases refusals running sharding source users_code
     """,
-    "networks.inputs": "input_request inputs promised_values requests size_limits",
+    "networks.inputs": "inputs known_values requests size_limits",
     "networks.libraries": "callables",
-    "networks.names": "catalogue families hub sameness slips trust",
-    "networks.diffusion": "composed families pictures",
+    "networks.names": "catalogue families hub sameness slips",
+    "networks.diffusion": "composed families",
     "networks.sources": "base",
     "networks.zoo": "",
     "trace": "follow followed lifetimes paths question recipe recorder records tracer weights",
@@ -47,7 +47,7 @@ PACKAGES: Mapping[str, str] = {
     "trace.parts": "by_request exchanges routing stages",
     "trace.steps": "sparse_gradients step_lifetimes",
     "trace.passes": "",
-    "ask": "keywords limits options output panels spread texts words",
+    "ask": "keywords options output spread texts words",
     "measure": """
         rig calls steps cpu.heap cpu.reached cpu.timer cuda.runtime meters power.energy exchanges.run
     """,
@@ -96,9 +96,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """(Package, module within it) of each import from neuralpower, anywhere in a file of `package`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -231,7 +236,7 @@ def definitions() -> list[tuple[Path, Any]]:
     return [
         (file, node)
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file.read_text(encoding="utf-8")))
         if isinstance(node, (ast.ClassDef, *FUNCTIONS))
     ]
 

@@ -12,7 +12,7 @@ import pytest
 import neuralpower
 from neuralpower import cli
 from neuralpower.api.loaded import LoadedPredictor
-from neuralpower.ask import options, output, panels, words
+from neuralpower.ask import options, output, words
 from neuralpower.ask.keywords import keywords
 from neuralpower.ask.options import Option, options_of
 from neuralpower.errors import InputError
@@ -78,7 +78,7 @@ def test_what_a_command_has_python_has_and_the_other_way_round(command: str) -> 
     known = options_of(python, command)
     taken = {p.name for p in cli.command_of(command).params}
     assert {name for name, one in known.items() if one.flags != "-"} <= taken
-    apart = {name for name, one in options_of(table, command).items() if one.panel != panels.OUTPUT}
+    apart = {name for name, one in options_of(table, command).items() if one.panel != words.OUTPUT}
     own = set(inspect.signature(getattr(neuralpower, command)).parameters)
     assert apart - {*known} - own <= {"device_spec", "measured", "device", "trust_code", "memory"}
 

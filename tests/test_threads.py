@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
 from neuralpower.errors import ModelError
-from neuralpower.networks.call_cache import REPEATS
+from neuralpower.networks.caches import REPEATS
 from neuralpower.prediction.prediction import Prediction
 
 SIZES = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&num_attention_heads=4&vocab_size=100"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from neuralpower.api.explained import Explaining as Block
     from neuralpower.api.loaded import LoadedPredictor
+    from neuralpower.api.ranked import Explaining as Block
     from neuralpower.data.dataset import Dataset
     from neuralpower.prediction.evaluation.evaluate import Evaluation
     from neuralpower.prediction.explore.compare import Comparison
@@ -497,8 +497,8 @@ def explain(
         >>> [row.operator for row in found.rows if row.operator == "matmul"]
         ['matmul']
     """
-    from neuralpower.api.explained import Explaining as Block
-    from neuralpower.api.explained import explained_trace
+    from neuralpower.api.ranked import Explaining as Block
+    from neuralpower.api.ranked import explained_trace
 
     keywords("option of explain", options, Explaining, "explain")
     how: dict[str, Any] = {"against": None, "capture": None, **options}

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from neuralpower.api.loaded import LoadedPredictor, chosen
-from neuralpower.ask.limits import limits_in
+from neuralpower.ask.keywords import limits_in
 from neuralpower.ask.options import Predicting, given_in
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError

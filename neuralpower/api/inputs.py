@@ -12,9 +12,9 @@ import torch
 from neuralpower.ask.spread import Given
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs, batch_of, called_with, one_shape, with_tensors
 from neuralpower.networks.inputs.requests import Asked, asked_of, given_to
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.libraries.callables import as_network
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, brought_inputs

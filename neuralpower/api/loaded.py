@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from neuralpower.api.apart import apart
 from neuralpower.api.inputs import with_inputs
 from neuralpower.api.predicting import predicted
+from neuralpower.api.profiled import apart
 from neuralpower.ask import texts
 from neuralpower.ask.keywords import documented, keywords
 from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
@@ -23,7 +23,7 @@ from neuralpower.ask.spread import Given, cluster_in, device_in, fitted_in
 from neuralpower.devices import host
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.hardware import Hardware
-from neuralpower.devices.memory_size import bytes_of, reading
+from neuralpower.devices.names import bytes_of, reading
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.files.paths import is_file

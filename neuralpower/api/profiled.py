@@ -1,26 +1,62 @@
-"""Profile a network that is given in any way."""
+"""Questions answered apart from what the caller has set in torch, and a network's profile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from neuralpower.api.inputs import first_accepted
 from neuralpower.ask.keywords import check_names
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs, one_shape, with_tensors
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.libraries.callables import as_network
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import dtype_for
+from neuralpower.processes.alone import alone
 from neuralpower.profiling import Keywords, NetworkProfile, profile
 from neuralpower.trace.recipe import TRAINING
+
+# An answer depends on the question alone: not on what the caller has set in torch, nor on other threads.
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def apart(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Make a function independent of the caller's default device, modes and casts, and of other threads.
+
+    A mode that sees each operator, such as one that counts FLOP, does not see those of following a network.
+    """
+
+    @functools.wraps(asked)
+    def answered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        with alone(), _as_torch_begins():
+            return asked(*args, **kwargs)
+
+    return answered
+
+
+@contextlib.contextmanager
+def _as_torch_begins() -> Iterator[None]:
+    """No modes of dispatch, no automatic casts, and the CPU as default device, all of this thread."""
+    with contextlib.ExitStack() as stack:
+        if _get_current_dispatch_mode() is not None:
+            stack.enter_context(_disable_current_modes())
+        if torch.is_autocast_enabled("cpu"):
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.get_default_device().type != "cpu":  # setting a device slows every call down
+            stack.enter_context(torch.device("cpu"))
+        yield
 
 
 def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:

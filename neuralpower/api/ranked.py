@@ -1,17 +1,19 @@
-"""`neuralpower.rank`: the devices, and the request of each."""
+"""`neuralpower.rank` and `explain`: the devices that a model runs on, and where a trace's time went."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from neuralpower.api.apart import apart
+from neuralpower.api.profiled import apart
 from neuralpower.ask import texts
 from neuralpower.ask.spread import Given
 from neuralpower.devices.spec import known_spec, known_specs
+from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 from neuralpower.learn.files.predictor_files import known_predictors, readable
 from neuralpower.learn.files.predictor_lookup import chosen, load
@@ -21,6 +23,7 @@ from neuralpower.networks.libraries.callables import as_network
 from neuralpower.prediction.costs.footprint import terms_in
 from neuralpower.prediction.explore.rank import RATE, Ranking, rank
 from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
+from neuralpower.traces.explanation import Explanation, explained, predictor_for
 
 
 @apart
@@ -62,3 +65,54 @@ def _devices(named: Any) -> dict[str, Callable[[], Predictor]]:
 
 def _name(network: Any) -> str:
     return str(network) if isinstance(network, (str, Path)) else type(network).__name__
+
+
+# `neuralpower.explain`: a trace, a profiler, or what runs within a block.
+
+
+@apart
+def explained_trace(source: Any, device: Any, predictor: Any, against: Any, capture: Any) -> Explanation:
+    """The explanation of a trace's file, or of a profiler that has run; raises InputError."""
+    others = [None if one is None else Path(one) for one in (against, capture)]
+
+    def of(path: Path) -> Explanation:
+        return explained(path, lambda one: predictor_for(one, device, predictor), *others)
+
+    if isinstance(source, (str, Path)):
+        return of(Path(source))
+    if not hasattr(source, "export_chrome_trace"):
+        raise InputError(f"{source!r:.60}: neither a file of a trace nor a torch.profiler.profile; give one")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "profile.json"
+        try:
+            source.export_chrome_trace(str(file))
+        except (RuntimeError, AssertionError, AttributeError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise InputError(f"the profiler has no trace ({text}); end its with block first") from None
+        return of(file)
+
+
+class Explaining:
+    """A block whose run is recorded and explained: `explanation` has the result, which is also printed."""
+
+    explanation: Explanation | None = None
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def __enter__(self) -> Explaining:
+        from torch.profiler import profile
+
+        profiler: Any = profile(record_shapes=True)
+        self._profiler = profiler.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._profiler.__exit__(kind, error, traceback)
+        if kind is None:
+            self.explanation = explained_trace(self._profiler, **self._options)
+            print(self.explanation)

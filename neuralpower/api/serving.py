@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neuralpower.api.apart import apart
 from neuralpower.api.loaded import chosen
+from neuralpower.api.profiled import apart
 from neuralpower.ask import texts
 from neuralpower.ask.options import Deployed, Drawn, options_of
 from neuralpower.ask.spread import Given, layouts_in
-from neuralpower.devices.cluster import Cluster, cluster_of
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout, cluster_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError

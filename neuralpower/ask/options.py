@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, ge
 from typing_extensions import TypedDict
 
 from neuralpower.ask import words
-from neuralpower.ask.panels import (
+from neuralpower.ask.words import (
     COST,
     ENGINE,
     IMAGES,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from neuralpower.devices.cluster import Cluster as Cluster
-    from neuralpower.devices.layout import Layout as Layout
+    from neuralpower.devices.cluster import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.trace.recipe import Recipe as Recipe
 

@@ -26,7 +26,7 @@ from neuralpower.ask.options import (
     Sweeping,
     Trained,
 )
-from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET
+from neuralpower.ask.words import MEASURING, OUTPUT, TARGET
 
 
 class View(TypedDict, total=False):

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from neuralpower.ask.texts import counts
-from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
-from neuralpower.devices.layout import ONE, PICTURED, Layout
-from neuralpower.devices.memory_size import is_size
+from neuralpower.devices.cluster import ONE, PICTURED, Cluster, Layout, cluster_of, is_cluster
+from neuralpower.devices.names import is_size
 from neuralpower.errors import InputError
 
 DEGREES: Mapping[str, str] = {

@@ -1,7 +1,9 @@
-"""The words that options accept: listed by --help, completed by the shell, checked without torch.
+"""The words that options accept, and the headings under which --help lists options; torch is not imported.
 
 The lists are copies, since the modules that use them import torch; a test compares both.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 
@@ -83,3 +85,33 @@ SYNONYMS = {
 def meant_by(text: str, known: Iterable[str]) -> str | None:
     """The first of the words that an option has which is also called that."""
     return next((word for word in known if text.lower() in SYNONYMS.get(word, "").split()), None)
+
+
+# The headings under which --help lists options.
+
+INPUT = "Input"
+TARGET = "Device and predictor"
+SEVERAL = "Several devices"
+ENGINE = "Engine"
+LANGUAGE = "Language models"
+IMAGES = "Images and films"
+TRAINING = "Training"
+MEASURING = "Measuring"
+SPACE = "Grid"
+COST = "Energy, money and carbon"
+OUTPUT = "Output"
+GENERAL = "General"
+ORDER = (
+    INPUT,
+    TARGET,
+    LANGUAGE,
+    IMAGES,
+    TRAINING,
+    ENGINE,
+    SEVERAL,
+    MEASURING,
+    SPACE,
+    COST,
+    OUTPUT,
+    GENERAL,
+)

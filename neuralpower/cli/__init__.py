@@ -1,4 +1,4 @@
-"""The command line: one file per command, imported on demand; only its functions import torch."""
+"""The command line: files of commands, imported on demand; only their functions import torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from neuralpower.ask.panels import GENERAL
+from neuralpower.ask.words import GENERAL
 from neuralpower.cli.commands import Spelled, bare
-from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.known_names import check_model
 from neuralpower.cli.other_words import WAYS, said_here
 from neuralpower.cli.output import (
@@ -38,8 +37,7 @@ from neuralpower.cli.output import (
 )
 from neuralpower.cli.output_paths import check_places
 from neuralpower.cli.parsing import batch_apart
-from neuralpower.cli.versions import versions
-from neuralpower.cli.waiting import shown_while_it_takes
+from neuralpower.cli.waiting import end_like_ctrl_c, shown_while_it_takes
 from neuralpower.errors import (
     DeviceError,
     InputError,
@@ -53,6 +51,7 @@ from neuralpower.files.terminal import visible_streams
 from neuralpower.networks.names.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
 from neuralpower.report.grid import at_most
+from neuralpower.version import versions
 
 INTERRUPTED = 130  # 128 + SIGINT
 

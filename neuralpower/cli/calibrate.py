@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
+from neuralpower.ask.words import INPUT, MEASURING, OUTPUT
 from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.known_names import checked_source, completed_predictors
 from neuralpower.cli.output import say, tell

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option, Typer
 
 from neuralpower.ask import texts
-from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET
-from neuralpower.ask.words import BACKENDS, COLLECTED_PHASES, EXECUTORS, PRESETS
+from neuralpower.ask.words import BACKENDS, COLLECTED_PHASES, EXECUTORS, MEASURING, OUTPUT, PRESETS, TARGET
 from neuralpower.cli import exchanges, parsing, waiting
 from neuralpower.cli.choices import choice, measured_choice, power_meters
 from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, with_options

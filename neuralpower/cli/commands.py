@@ -22,7 +22,7 @@ from typing_extensions import Unpack, dataclass_transform, get_type_hints, is_ty
 from neuralpower.ask import texts
 from neuralpower.ask.options import Option, kind_of, options_of
 from neuralpower.ask.output import Trust
-from neuralpower.ask.panels import GENERAL, ORDER, TARGET
+from neuralpower.ask.words import GENERAL, ORDER, TARGET
 from neuralpower.cli.choices import choice
 from neuralpower.cli.help_pages import write_page
 from neuralpower.cli.known_names import (

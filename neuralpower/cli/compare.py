@@ -17,8 +17,7 @@ from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_side, completed_models, split_layout
-from neuralpower.devices.cluster import is_cluster
-from neuralpower.devices.layout import layout_of
+from neuralpower.devices.cluster import is_cluster, layout_of
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 

@@ -9,8 +9,7 @@ import typer
 from typer import Argument, Option
 
 from neuralpower.ask import texts
-from neuralpower.ask.panels import INPUT, OUTPUT
-from neuralpower.ask.words import TABLES
+from neuralpower.ask.words import INPUT, OUTPUT, TABLES
 from neuralpower.cli import merge, parsing
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import TrustCode, examples

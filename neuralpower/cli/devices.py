@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from neuralpower.ask.output import Output
-from neuralpower.ask.panels import INPUT
+from neuralpower.ask.words import INPUT
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.cli.known_names import completed_devices

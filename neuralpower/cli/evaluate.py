@@ -252,7 +252,7 @@ def _warn(results: Sequence[Evaluation]) -> None:
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
     """(MODEL, batch size, length, phase) of each line, None for omitted values; raises InputError."""
     from neuralpower.files.paths import check_regular
-    from neuralpower.networks.names.trust import check_model
+    from neuralpower.networks.sources.base import check_model
 
     check_regular(file)
     try:

@@ -16,7 +16,7 @@ from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.cli.output import VERBOSE, level
-from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.names import bytes_of
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 

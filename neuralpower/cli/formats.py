@@ -83,13 +83,13 @@ def _csv(answer: Answer) -> str:
 
 
 def _markdown(answer: Answer) -> str:
-    from neuralpower.files import markdown
+    from neuralpower.files import csv_files
 
     header, *rows = _readable(answer)
     right = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lead = (f"{markdown.inline(line)}  " for line in _lead(answer))
+    lead = (f"{csv_files.inline(line)}  " for line in _lead(answer))
     return "\n".join(
-        [f"# {markdown.inline(answer.title)}", "", *lead, "", *markdown.table(header, rows, right)]
+        [f"# {csv_files.inline(answer.title)}", "", *lead, "", *csv_files.table(header, rows, right)]
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Typer
 from typing_extensions import Unpack
 
-from neuralpower.ask.limits import limits_in
+from neuralpower.ask.keywords import limits_in
 from neuralpower.ask.output import Gate
 from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.formats import JSON, Answer, check_out, form_of, give

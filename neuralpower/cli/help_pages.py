@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from neuralpower.ask.panels import GENERAL
+from neuralpower.ask.words import GENERAL
 
 MOST = 10  # options of a short page
 COMMON = {

@@ -10,9 +10,8 @@ from typing import Any
 import typer
 
 from neuralpower.ask.words import BASELINES
-from neuralpower.devices.cluster import cluster_of, is_cluster
-from neuralpower.devices.layout import layout_of
-from neuralpower.devices.memory_size import is_size
+from neuralpower.devices.cluster import cluster_of, is_cluster, layout_of
+from neuralpower.devices.names import is_size
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.ask.panels import OUTPUT
+from neuralpower.ask.words import OUTPUT
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say, tell

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option, Typer
 
 from neuralpower.ask.output import Output
-from neuralpower.ask.panels import INPUT, OUTPUT
-from neuralpower.ask.words import TASKS
+from neuralpower.ask.words import INPUT, OUTPUT, TASKS
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
@@ -148,7 +147,7 @@ def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
 
 def _built(id: str) -> dict[str, Any]:
     """A network's numbers; it is built on the meta device, which needs no memory."""
-    from neuralpower.networks.inputs.input_request import InputRequest
+    from neuralpower.networks.inputs.size_limits import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO
     from neuralpower.trace.tracer import trace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from typer import Exit, Typer
 from typing_extensions import Unpack
 
-from neuralpower.ask.limits import ceilings_in
+from neuralpower.ask.keywords import ceilings_in
 from neuralpower.ask.output import Predict
 from neuralpower.ask.spread import check_used, cluster_in, device_in, layouts_in
 from neuralpower.cli import parsing

@@ -10,8 +10,7 @@ from typer import Option, Typer
 from neuralpower.ask import texts
 from neuralpower.ask.options import Sizes
 from neuralpower.ask.output import View
-from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
-from neuralpower.ask.words import CONVENTIONS, ROWS, SORTS, UNITS
+from neuralpower.ask.words import CONVENTIONS, INPUT, MEASURING, OUTPUT, ROWS, SORTS, UNITS
 from neuralpower.cli import parsing
 from neuralpower.cli.choices import choice, power_meters
 from neuralpower.cli.commands import MeasuredDevice, Model, OptionGroup, examples, flag, with_options

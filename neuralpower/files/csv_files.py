@@ -1,4 +1,4 @@
-"""CSV as this program writes it: a header, then rows; empty for what is not known.
+"""CSV and Markdown as this program writes them: tables that neither a spreadsheet nor a viewer runs.
 
 A spreadsheet runs a text that begins like a formula. Such a text gets an apostrophe before it, by which a
 spreadsheet knows text. Numbers stay numbers, also those that come as text.
@@ -7,14 +7,16 @@ spreadsheet knows text. Numbers stay numbers, also those that come as text.
 from __future__ import annotations
 
 import csv
+import html
 import io
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import writing
 from neuralpower.files.atomic import aside, make_folder_of
-from neuralpower.files.terminal import visible_lines
+from neuralpower.files.terminal import visible, visible_lines
 
 FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # and as they are typed in East Asia
 BLANK = "\t\r\n"
@@ -51,3 +53,35 @@ def _is_formula(text: str) -> bool:
     except ValueError:
         return bool(text.strip())
     return False
+
+
+# Markdown as this program writes it: text whose only markup is `code`, and tables.
+#
+# Names come from others, and viewers take raw HTML and links of any kind: both are written as letters.
+
+CODE = re.compile(r"(?<!\\)`([^`<&|\\\n]+)`")
+SPECIAL = re.compile(r"[\\`\[\]|]")
+
+
+def inline(text: str) -> str:
+    """One line of text: what stands between backticks is code, all else letters."""
+    found, end = [], 0
+    for match in CODE.finditer(text):
+        found += [escaped(text[end : match.start()]), f"`{visible(match[1])}`"]
+        end = match.end()
+    return "".join([*found, escaped(text[end:])])
+
+
+def escaped(text: str) -> str:
+    """Text without any markup, in one line."""
+    line = visible(re.sub(r"\s*\n\s*", " ", text))
+    return html.escape(SPECIAL.sub(lambda match: f"\\{match[0]}", line), quote=False)
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool] | None = None
+) -> list[str]:
+    """Lines of a table; `right`: the columns that are flush right."""
+    rules = ["---:" if flush else "---" for flush in right or [False] * len(header)]
+    first, *others = ([inline(cell) for cell in row] for row in (header, *rows))
+    return [f"| {' | '.join(cells)} |" for cells in (first, rules, *others)]

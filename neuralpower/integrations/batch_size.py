@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from neuralpower.devices.host import own_memory
-from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.names import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
 from neuralpower.measure import target

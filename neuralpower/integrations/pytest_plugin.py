@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from neuralpower.ask.limits import METRICS, ceilings_in
+from neuralpower.ask.keywords import METRICS, ceilings_in
 from neuralpower.errors import NeuralPowerError
 
 if TYPE_CHECKING:

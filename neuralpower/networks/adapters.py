@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Layout
 from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers.base import TRAINING
 from neuralpower.networks.source import Source

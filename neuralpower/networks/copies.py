@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError
-from neuralpower.networks.inputs.promised_values import promise, promised
+from neuralpower.networks.inputs.known_values import promise, promised
 
 CONTAINERS = (dict, OrderedDict, list, tuple)
 

@@ -31,10 +31,9 @@ from neuralpower.networks.caches import (
 )
 from neuralpower.networks.inputs.arguments import text, transformers_inputs
 from neuralpower.networks.inputs.arguments.forward import Forward
-from neuralpower.networks.inputs.input_request import TOKENS, InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
-from neuralpower.networks.inputs.promised_values import tensors_within, without_values
-from neuralpower.networks.inputs.size_limits import overflows
+from neuralpower.networks.inputs.known_values import tensors_within, without_values
+from neuralpower.networks.inputs.size_limits import TOKENS, InputRequest, overflows
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, STEP, Phase, Step, mean_length
 from neuralpower.networks.running import (

@@ -18,7 +18,7 @@ from typing import Any
 
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
-from neuralpower.networks.inputs.input_request import TOKENS, InputRequest, check_count
+from neuralpower.networks.inputs.size_limits import TOKENS, InputRequest, check_count
 
 PREFILL, DECODE, GENERATE, STEP = "prefill", "decode", "generate", "step"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE, STEP)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from neuralpower.errors import InputError, ModelError, first_line, said
 from neuralpower.layers.tensors import tensors_in
-from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.known_values import tensors_within
 from neuralpower.networks.inputs.size_limits import overflows
 
 

@@ -23,10 +23,9 @@ from torch.utils._pytree import tree_map
 
 from neuralpower.errors import quoted
 from neuralpower.layers.tensors import tensors_in
-from neuralpower.networks.call_cache import REPEATS
-from neuralpower.networks.inputs.known_values import Known, values_of
-from neuralpower.networks.inputs.promised_values import WHOLE_BYTES, promised, tensors_within
-from neuralpower.networks.inputs.promised_values import with_values as with_values
+from neuralpower.networks.caches import REPEATS
+from neuralpower.networks.inputs.known_values import WHOLE_BYTES, Known, promised, tensors_within, values_of
+from neuralpower.networks.inputs.known_values import with_values as with_values
 from neuralpower.networks.inputs.size_limits import check_room
 from neuralpower.processes.alone import alone
 

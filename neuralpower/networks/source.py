@@ -16,16 +16,15 @@ from neuralpower.errors import BoundError, InputError, ModelError, UsersError, s
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import Call
 from neuralpower.networks.copies import main_dtype, retyped
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs, batch_of, in_batches, place, shaped_inputs
-from neuralpower.networks.inputs.promised_values import (
+from neuralpower.networks.inputs.known_values import (
     promise,
     promised,
     with_values,
     without_data,
     without_values,
 )
-from neuralpower.networks.inputs.size_limits import bounded, overflows
+from neuralpower.networks.inputs.size_limits import InputRequest, bounded, overflows
 from neuralpower.networks.refusals import all_inputs
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.users_code import check_computed, check_plain, users_code

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.devices.memory_size import gib
+from neuralpower.devices.names import gib
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.ask import texts
 from neuralpower.ask.options import Engine, Training, given_in
 from neuralpower.ask.spread import DEGREES, Given, cluster_in, layouts_in
-from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
+from neuralpower.devices.cluster import ONE, USUAL_PER_NODE, Cluster, Layout
 from neuralpower.devices.hardware import Hardware
-from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, is_count
@@ -23,8 +22,8 @@ from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.files.predictor_lookup import nearest_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.diffusion.families import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.optimizers.registry import States

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout
 from neuralpower.files.json_files import Declared
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import Interval

@@ -28,7 +28,7 @@ from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
-from neuralpower.networks.inputs.promised_values import tensors_of
+from neuralpower.networks.inputs.known_values import tensors_of
 from neuralpower.networks.users_code import users_code
 from neuralpower.profiling.conventions import (
     Rules,

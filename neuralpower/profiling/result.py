@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, unknown, writing
-from neuralpower.files import markdown
+from neuralpower.files import csv_files
 from neuralpower.files.atomic import aside
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
@@ -224,9 +224,9 @@ class NetworkProfile:
         self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
     ) -> str:
         header, cells = _cells(self, sort, top, by, depth)
-        lines = markdown.table(header, cells, [i > 1 for i in range(len(header))])
-        head = "  \n".join(map(markdown.inline, self.headline().splitlines()))
-        return "\n".join([head, "", *lines, "", *map(markdown.inline, _foot(self))])
+        lines = csv_files.table(header, cells, [i > 1 for i in range(len(header))])
+        head = "  \n".join(map(csv_files.inline, self.headline().splitlines()))
+        return "\n".join([head, "", *lines, "", *map(csv_files.inline, _foot(self))])
 
     def headline(self) -> str:
         t = self.total

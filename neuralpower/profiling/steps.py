@@ -31,7 +31,7 @@ from neuralpower.measure.meters import PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
 from neuralpower.measure.rig import failure
 from neuralpower.measure.steps import run_training_step
-from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.known_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.conventions import ALL_OPS, Rules, backward_flops, check_convention

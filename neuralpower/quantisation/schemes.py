@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from neuralpower.errors import unknown
-from neuralpower.quantisation.names import Pattern
-from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Matrices, Weight
+from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Matrices, Pattern, Weight
 
 if TYPE_CHECKING:
     from neuralpower.quantisation.formats import Format

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from neuralpower.errors import InputError, writing
-from neuralpower.files import markdown
+from neuralpower.files import csv_files
 from neuralpower.files.atomic import aside
 from neuralpower.files.terminal import visible
 from neuralpower.report import chart_files
@@ -243,10 +243,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
-    environment.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
+    environment.filters |= {"md": csv_files.inline, "md_escaped": csv_files.escaped}
     environment.filters["base64"] = lambda data: base64.b64encode(data).decode()
     environment.globals["table"] = lambda header, rows, right=None: "\n".join(
-        markdown.table(header, rows, right)
+        csv_files.table(header, rows, right)
     )
     return environment
 

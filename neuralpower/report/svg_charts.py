@@ -16,9 +16,19 @@ from markupsafe import Markup
 
 from neuralpower.report.axes import Axis
 from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Number, Pie, Pies, Series, colour
-from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
-from neuralpower.report.svg_canvas import SIZES, Canvas, Size, hex_colour, number, shade, shortened
+from neuralpower.report.svg_canvas import (
+    SIZES,
+    Canvas,
+    Label,
+    Plot,
+    Size,
+    hex_colour,
+    named,
+    number,
+    shade,
+    shortened,
+)
 
 SMALLER = 11 / 12  # letters of a point's name
 LONGEST = 22  # letters of one on a narrow drawing

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Cluster, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
@@ -17,7 +16,7 @@ from neuralpower.layers.collective import Collective, on_links
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.watts import idle_power
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.ask.words import PLANNED
-from neuralpower.devices.cluster import enough_for
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, enough_for
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, ModelError, one_line
 from neuralpower.files.cache import key_of

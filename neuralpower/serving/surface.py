@@ -21,8 +21,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from torch import nn
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Cluster, Layout
 from neuralpower.errors import InputError, ModelError
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 from neuralpower.prediction.costs.footprint import Footprint, Line, Made, Terms, each_of, energy_lines, times

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError
 from neuralpower.layers.tensors import tensors_in
-from neuralpower.networks.inputs.promised_values import made_up, tensors_within
+from neuralpower.networks.inputs.known_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING
 from neuralpower.trace.paths import prefixes
 from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Cluster, Layout
 from neuralpower.errors import InputError, unknown
 from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD

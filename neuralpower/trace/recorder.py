@@ -17,7 +17,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from neuralpower.devices.layout import EXPERT, GROUP
+from neuralpower.devices.cluster import EXPERT, GROUP
 from neuralpower.errors import ModelError
 from neuralpower.layers import BY_OPERATOR, Layer
 from neuralpower.layers.attention import FLEX
@@ -27,7 +27,7 @@ from neuralpower.layers.tensors import common_dtype, tensors_in
 from neuralpower.layers.training import backward_of
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES, cache_of
-from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.known_values import tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed

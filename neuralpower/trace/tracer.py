@@ -19,7 +19,7 @@ from torch import nn
 
 from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
-from neuralpower.networks.inputs.promised_values import promised, tensors_within
+from neuralpower.networks.inputs.known_values import promised, tensors_within
 from neuralpower.networks.inputs.size_limits import overflows
 from neuralpower.networks.refusals import check_followable, way_out
 from neuralpower.networks.running import WAYS, Ways, on_cpu, values_change_nothing

@@ -24,7 +24,7 @@ from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
 from neuralpower.traces.events import ATEN, BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
 from neuralpower.traces.likeness import COMMUNICATION, kernel_kind, with_owners
-from neuralpower.traces.prices import Price, Prices
+from neuralpower.traces.rows import Price, Prices
 from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, timeline
 
 if TYPE_CHECKING:

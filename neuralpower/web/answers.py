@@ -14,14 +14,13 @@ import numpy as np
 
 from neuralpower.api.loaded import chosen
 from neuralpower.api.predicting import predicted
-from neuralpower.devices.cluster import cluster_of
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Layout, cluster_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import ModelError, NeuralPowerError, one_line, shortened_names
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve

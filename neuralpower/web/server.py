@@ -33,8 +33,7 @@ from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_li
 from neuralpower.files.csv_files import csv_text
 from neuralpower.processes.tether import environment, python
 from neuralpower.report.page import css
-from neuralpower.web.uploads import MOST_BYTES, Uploads
-from neuralpower.web.view import View, view_of
+from neuralpower.web.view import MOST_BYTES, Uploads, View, view_of
 
 if TYPE_CHECKING:
     from neuralpower.web.site import Site

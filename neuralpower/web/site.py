@@ -24,8 +24,7 @@ from neuralpower.report.tables import prediction_table
 from neuralpower.web import drawn
 from neuralpower.web.answers import Answer, Failure, KeptAnswers, failure
 from neuralpower.web.traffic import Curve, curve_of, first_curve
-from neuralpower.web.uploads import PREFIX, Uploads
-from neuralpower.web.view import DTYPES, MOST, MOST_DEVICES, PHASES, RANKS, View
+from neuralpower.web.view import DTYPES, MOST, MOST_DEVICES, PHASES, PREFIX, RANKS, Uploads, View
 
 PRINTED_WIDTH = 100  # letters of the command's answer
 

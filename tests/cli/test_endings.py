@@ -93,7 +93,7 @@ def marked() -> Iterator[Callable[..., Marked]]:
 
 FITS = """
 import sys
-from neuralpower.cli.interrupts import end_like_ctrl_c
+from neuralpower.cli.waiting import end_like_ctrl_c
 from neuralpower.processes.pool import Pool
 
 end_like_ctrl_c()

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from neuralpower.cli import main
-from neuralpower.files import csv_files, markdown, terminal
+from neuralpower.files import csv_files, terminal
 from neuralpower.report.grid import grid
 from neuralpower.report.page import Page, Section, Table, write_html, write_markdown
 
@@ -296,20 +296,20 @@ def rendered(text: str) -> tuple[set[str], list[str]]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_of_names_is_letters(text: str) -> None:
     for written in (
-        markdown.inline(text),
-        markdown.escaped(text),
-        markdown.inline(f"`{text}`"),
-        markdown.inline(f"a `{text}` b"),
+        csv_files.inline(text),
+        csv_files.escaped(text),
+        csv_files.inline(f"`{text}`"),
+        csv_files.inline(f"a `{text}` b"),
     ):
         assert "\n" not in written
         assert rendered(written) == (set(), [])
-    (row,) = markdown.table(["x", "y"], [[text, "end"]])[2:]
+    (row,) = csv_files.table(["x", "y"], [[text, "end"]])[2:]
     assert len(re.findall(r"(?<!\\)\|", row)) == 3
 
 
 def test_markdown_keeps_its_own_markup() -> None:
-    assert markdown.inline("run `neuralpower lab` at 5 < 6") == "run `neuralpower lab` at 5 &lt; 6"
-    assert markdown.table(["a", "b"], [["x|y", "1"]], [False, True]) == [
+    assert csv_files.inline("run `neuralpower lab` at 5 < 6") == "run `neuralpower lab` at 5 &lt; 6"
+    assert csv_files.table(["a", "b"], [["x|y", "1"]], [False, True]) == [
         "| a | b |",
         "| --- | ---: |",
         r"| x\|y | 1 |",

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.libraries.transformers import configuration_source
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import WAYS

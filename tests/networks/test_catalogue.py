@@ -16,8 +16,8 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.diffusion.classes import CLASS, network_source
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.names.catalogue import TASKS, Entry, catalogue, find_entry, model_words, named
-from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.networks.sources.base import check_model
 from tests.program import done, run
 
 CLOSE = 0.015  # of what a maker prints, often rounded; a head that is shared is told in a note

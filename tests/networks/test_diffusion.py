@@ -13,13 +13,18 @@ import torch
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.diffusion.classes import CLASS, check_installed
 from neuralpower.networks.diffusion.composed import pictured
-from neuralpower.networks.diffusion.families import FAMILIES, Pipeline, spatial_ratio, temporal_ratio
-from neuralpower.networks.diffusion.pictures import PictureRequest
+from neuralpower.networks.diffusion.families import (
+    FAMILIES,
+    PictureRequest,
+    Pipeline,
+    spatial_ratio,
+    temporal_ratio,
+)
 from neuralpower.networks.diffusion.pipelines import described
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.catalogue import catalogue
-from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources.base import check_model
 from neuralpower.trace.tracer import trace
 
 UNET: dict[str, Any] = {

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sharding import ENGINE, Sharding
 from neuralpower.trace.follow import follow

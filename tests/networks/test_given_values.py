@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.inputs.input_values import weightless
-from neuralpower.networks.inputs.promised_values import HELD_BYTES, made_up, with_values
+from neuralpower.networks.inputs.known_values import HELD_BYTES, made_up, with_values
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve

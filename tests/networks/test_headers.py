@@ -12,9 +12,7 @@ import pytest
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.headers import read_gguf, read_index, read_safetensors
-from neuralpower.networks.headers.gguf import TYPES
-from neuralpower.networks.headers.tensors import HeaderError
+from neuralpower.networks.headers import TYPES, HeaderError, read_gguf, read_index, read_safetensors
 from tests.program import done, run
 
 NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}

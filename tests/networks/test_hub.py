@@ -14,8 +14,8 @@ from huggingface_hub import constants, errors
 
 from neuralpower.errors import ModelError
 from neuralpower.networks.names import hub
-from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.networks.sources.base import check_model
 from tests.program import done
 
 BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

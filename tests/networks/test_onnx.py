@@ -220,7 +220,7 @@ def node(op: str, inputs: str, output: str = "y", **attributes: Any) -> Any:
 def followed(file: Path, batch: int = 4) -> Any:
     source = resolve(str(file))
     module = source.build()
-    from neuralpower.networks.inputs.input_request import InputRequest
+    from neuralpower.networks.inputs.size_limits import InputRequest
 
     return trace(module, source.inputs(module, InputRequest(batch), "meta").args)
 

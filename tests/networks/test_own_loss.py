@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neuralpower
-from neuralpower.networks.inputs.arguments.labels import NOTE
+from neuralpower.networks.inputs.arguments.forward import NOTE
 from neuralpower.networks.sources import InputRequest, resolve
 
 SMALL = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=64"

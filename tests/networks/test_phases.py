@@ -16,7 +16,7 @@ from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.caches import CACHES, Again, cache_bytes, keep
 from neuralpower.networks.decoder import Decoder, cached_call, pass_of
-from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.known_values import tensors_within
 from neuralpower.networks.inputs.requests import Generating, asked_of
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import Phase

@@ -10,7 +10,7 @@ import transformers
 
 from neuralpower.networks.caches import CACHES, cache_of
 from neuralpower.networks.decoder import Decoder
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 PARENT: Any = transformers.LlamaForCausalLM

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuralpower.networks import call_cache, running
-from neuralpower.networks.call_cache import Repeats, key_of
+from neuralpower.networks import caches, running
+from neuralpower.networks.caches import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace import tracer as trace
@@ -84,7 +84,7 @@ def test_views_values_and_unknown_arguments_are_not_remembered() -> None:
 
 
 def test_no_more_calls_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_cache, "MOST_CALLS", 2)
+    monkeypatch.setattr(caches, "MOST_CALLS", 2)
     made, add = Repeats(), Counted(aten.add.Tensor)
     for size in (1, 2, 2, 3, 1, 3):  # the third size takes the place of both before
         assert made(add, (meta(size), meta(size)), {}).shape == (size,)

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sharding import ENGINE, TRAINING, Sharding, sharded
 from neuralpower.networks.sharding.styles import names

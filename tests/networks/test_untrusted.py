@@ -15,8 +15,7 @@ from torch import nn
 from neuralpower.cli import main
 from neuralpower.errors import DatasetError, ModelError
 from neuralpower.networks import sources
-from neuralpower.networks.names import trust
-from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources import base, resolve
 from neuralpower.prediction.explore.score import score
 
 CODE = """import pathlib
@@ -96,10 +95,10 @@ def test_what_data_may_name_are_the_sources_by_prefix() -> None:
 )
 def test_a_model_that_runs_code_is_none_of_datas(model: str) -> None:
     with pytest.raises(ModelError) as refused:
-        trust.check_model(model, "list.txt:3")
+        base.check_model(model, "list.txt:3")
     assert str(refused.value).startswith(f"list.txt:3: model {model!r} {ANSWER}")
     assert "--trust-code" in str(refused.value)
-    trust.check_model(model, "list.txt:3", trust_code=True)
+    base.check_model(model, "list.txt:3", trust_code=True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_a_model_that_runs_code_is_none_of_datas(model: str) -> None:
     ],
 )
 def test_names_and_configurations_are_datas(model: str) -> None:
-    trust.check_model(model, "list.txt:3")
+    base.check_model(model, "list.txt:3")
 
 
 @pytest.mark.parametrize("end", ["", ".json", ".pt2", ".py:net"])

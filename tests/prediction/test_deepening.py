@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase

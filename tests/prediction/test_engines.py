@@ -13,10 +13,10 @@ import torch
 
 import neuralpower
 from benchmarks import engine_memory as logged
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
 from neuralpower.prediction.fits.fit import Fit, fit

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.ask.texts import sizes
-from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.names import bytes_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.learn.files import predictor_lookup

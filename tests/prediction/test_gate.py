@@ -15,7 +15,7 @@ import pytest
 from torch import nn
 
 import neuralpower
-from neuralpower.ask.limits import METRICS, ceilings_in, limits_in
+from neuralpower.ask.keywords import METRICS, ceilings_in, limits_in
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.prediction.explore.gate import Gate
 from neuralpower.report.results.gates import gate_table, junit_text, workflow_lines

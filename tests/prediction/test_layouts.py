@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout, layout_of
+from neuralpower.devices.cluster import Cluster, Layout, layout_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.learn.files.predictor_lookup import chosen

@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 
 from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.layers.workspace import workspace_blocks
-from neuralpower.networks.inputs.promised_values import tensors_within
+from neuralpower.networks.inputs.known_values import tensors_within
 from neuralpower.networks.running import grouped_product
 from neuralpower.optimizers.registry import KNOWN, optimizers_of
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_named

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import neuralpower
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.adapters import Lora, with_adapters, with_lora
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named

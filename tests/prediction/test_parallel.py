@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import neuralpower
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD

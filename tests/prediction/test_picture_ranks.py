@@ -9,19 +9,18 @@ import pytest
 import torch
 
 import neuralpower
-from neuralpower.devices.layout import Layout, layout_of
+from neuralpower.devices.cluster import Layout, layout_of
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.matmul import Matmul
-from neuralpower.networks.diffusion.classes import network_source
+from neuralpower.networks.diffusion.classes import ENCODER, network_source, steered
 from neuralpower.networks.diffusion.composed import part_inputs, pictured
-from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
+from neuralpower.networks.diffusion.families import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
-from neuralpower.networks.diffusion.variants import ENCODER, steered
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.catalogue import catalogue
 from neuralpower.platforms import CPU
 from neuralpower.quantisation.asked import parsed

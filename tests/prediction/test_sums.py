@@ -12,10 +12,10 @@ import pytest
 
 import neuralpower
 from neuralpower.api.loaded import load
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Layout
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sharding import TRAINING as TO_TRAIN
 from neuralpower.networks.sharding import Sharding

@@ -12,8 +12,7 @@ from torch import nn
 
 import neuralpower
 from neuralpower.ask.spread import fitted_in
-from neuralpower.devices.cluster import cluster_of
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, cluster_of
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.platforms import CPU, PLATFORMS, platform_of

@@ -20,7 +20,7 @@ import neuralpower
 from benchmarks.flops import counted, networks
 from neuralpower.api import functions
 from neuralpower.errors import DeviceError, InputError, ModelError
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.running import is_composite
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling import NetworkProfile, profile

@@ -12,7 +12,7 @@ import torch
 
 from neuralpower.errors import ModelError
 from neuralpower.layers.matrix_product import MatrixProduct
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.quantisation.asked import parsed
 from neuralpower.quantisation.schemes import Scheme

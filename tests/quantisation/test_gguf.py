@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuralpower.layers.matrix_product import MatrixProduct
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.quantisation.asked import parsed
 from neuralpower.quantisation.weights import LINEAR, Weight

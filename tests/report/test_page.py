@@ -19,7 +19,6 @@ from neuralpower.report.axes import axis, limits, logarithmic, scaled
 from neuralpower.report.axes import texts as texts_of
 from neuralpower.report.chart_files import save
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series, slug
-from neuralpower.report.labels import Plot, along, place
 from neuralpower.report.page import (
     Nested,
     Page,
@@ -31,7 +30,7 @@ from neuralpower.report.page import (
     write_html,
     write_markdown,
 )
-from neuralpower.report.svg_canvas import SIZES, shade
+from neuralpower.report.svg_canvas import SIZES, Plot, along, place, shade
 from neuralpower.report.svg_charts import drawing
 from tests.browser import chromium, complaints, looked_at, opened, overflowing, requests
 

@@ -20,14 +20,9 @@ from neuralpower.networks.sources import resolve
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.charts import XY, Bars, Heatmap, Pies
-from neuralpower.report.labels import Plot, named
 from neuralpower.report.page import Page, Table, write_html
-from neuralpower.suites.roofline import (
-    analysis,
-    chips,
-    pages,
-    records,
-)
+from neuralpower.report.svg_canvas import Plot, named
+from neuralpower.suites.roofline import analysis, pages, records
 from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
 from neuralpower.suites.roofline.records import (
@@ -36,11 +31,11 @@ from neuralpower.suites.roofline.records import (
     Device,
     Network,
     Point,
+    Runner,
     Sketch,
     Training,
     Work,
 )
-from neuralpower.suites.roofline.runs import Runner
 from neuralpower.suites.roofs import Roof
 from tests.browser import chromium, complaints, looked_at, opened, overflowing, requests
 from tests.program import run
@@ -214,23 +209,23 @@ def test_this_cpu_has_a_roof() -> None:
 
 
 def test_chips_of_every_class_are_there_with_peaks_bandwidth_and_sources() -> None:
-    every = chips.chip_sheets()
+    every = analysis.chip_sheets()
     assert len(every) >= 10 and {c.device_class for c in every} == {"cpu", "gpu", "tpu", "soc"}
-    table = chips.chip_table(every)
+    table = analysis.chip_table(every)
     by_name = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     # 320 GB/s is 320e9 B/s, 8.1 TFLOP/s is 8.1e12: T4 and A100 as their data sheets have them
     assert by_name["NVIDIA Tesla T4"]["memory, GB/s"] == pytest.approx(320, rel=0.01)
     assert by_name["NVIDIA Tesla T4"]["float32, TFLOP/s"] == pytest.approx(8.1)
     assert by_name["NVIDIA A100-PCIE-40GB"]["float32, TFLOP/s"] == pytest.approx(19.5)
     assert by_name["NVIDIA A100-PCIE-40GB"]["memory, GB/s"] == pytest.approx(1555)
-    assert all(len(str(row[2])) > 5 and len(str(row[3])) > 5 for row in chips.chip_sources(every).rows)
+    assert all(len(str(row[2])) > 5 and len(str(row[3])) > 5 for row in analysis.chip_sources(every).rows)
 
 
-@pytest.mark.parametrize("slugs", [chips.DATA_CENTRE, chips.MOBILE], ids=["data centre", "mobile"])
+@pytest.mark.parametrize("slugs", [analysis.DATA_CENTRE, analysis.MOBILE], ids=["data centre", "mobile"])
 def test_every_chip_of_a_chart_exists_and_is_named_in_it(slugs: tuple[str, ...]) -> None:
-    every = {c.slug: c for c in chips.chip_sheets()}
-    chart = chips.chip_roofline("x", [every[slug] for slug in slugs])
-    names = {chips.short_name(every[s]) for s in slugs}
+    every = {c.slug: c for c in analysis.chip_sheets()}
+    chart = analysis.chip_roofline("x", [every[slug] for slug in slugs])
+    names = {analysis.short_name(every[s]) for s in slugs}
     for plot in (Plot(780, 345, 7.0, 13.0), Plot(300, 300, 6.9, 13.0)):
         assert {label.text for label in named(chart, plot).labels} == names
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from neuralpower.cli import answers, output
-from neuralpower.devices.layout import Layout
-from neuralpower.devices.memory_size import reading
+from neuralpower.devices.cluster import Layout
+from neuralpower.devices.names import reading
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
 from neuralpower.learn.estimates import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neuralpower
-from neuralpower.devices.layout import ONE
+from neuralpower.devices.cluster import ONE
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.beside import BLOCK_S, SOFTMAX_S, Beside, Heads

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import neuralpower
-from neuralpower.devices.cluster import cluster_of
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout, cluster_of
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.explore.outcomes import Pool

@@ -18,7 +18,7 @@ from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import DatasetError, DeviceError, InputError, OutOfMemory
 from neuralpower.measure.meters import MeterUnavailable, Reading
 from neuralpower.measure.meters.base import Description
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.processes.tether import python, tethered
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
 from neuralpower.suites.bench.network import Case, Network, Scores, TooLarge, check_host_memory

@@ -22,7 +22,7 @@ from torch.profiler import profile as profiler
 
 from neuralpower.data.journal import sole_writer
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.networks.zoo.mnist import MnistCnn
+from neuralpower.networks.zoo.plain import MnistCnn
 from neuralpower.suites.lab import (
     board,
     operators,

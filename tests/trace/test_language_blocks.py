@@ -13,8 +13,8 @@ from neuralpower.layers.latent_attention import LatentAttention
 from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearAttention
 from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.follow import follow

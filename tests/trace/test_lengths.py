@@ -16,8 +16,8 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.rows import to_row
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import Generating, asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.trace.follow import follow
 from neuralpower.trace.followed import Followed, Grown

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
 from neuralpower.trace.parts.stages import blocks_of, cut, shares_of

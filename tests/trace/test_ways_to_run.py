@@ -18,8 +18,8 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.rows import to_row
 from neuralpower.layers.training import backward_of
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.requests import asked_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import META
 from neuralpower.platforms import CPU, platform_named

@@ -18,7 +18,7 @@ import uvicorn
 
 from neuralpower.web.server import application, bound
 from neuralpower.web.site import Site
-from neuralpower.web.uploads import Uploads
+from neuralpower.web.view import Uploads
 from tests.browser import chromium, complaints, looked_at, overflowing
 from tests.web.test_server import TINY
 

@@ -30,8 +30,7 @@ from neuralpower.web.answers import Answer
 from neuralpower.web.server import Guard, application, bound
 from neuralpower.web.site import Site
 from neuralpower.web.traffic import curve_of
-from neuralpower.web.uploads import Uploads
-from neuralpower.web.view import View, view_of
+from neuralpower.web.view import Uploads, View, view_of
 from tests.program import done
 
 PORT = 8421

@@ -19,7 +19,7 @@ from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.layers.rows import LARGEST, from_row
 from neuralpower.layers.views import most_flops
 from neuralpower.learn.networks.pace import Pace
-from neuralpower.networks.names.trust import check_model
+from neuralpower.networks.sources.base import check_model
 from neuralpower.platforms import Platform, platform_of
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ def traced(
     import torch
 
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.inputs.input_request import InputRequest
     from neuralpower.networks.inputs.requests import asked_of
+    from neuralpower.networks.inputs.size_limits import InputRequest
     from neuralpower.networks.passes import Pass
     from neuralpower.networks.phases import Phase
     from neuralpower.trace.follow import work_of

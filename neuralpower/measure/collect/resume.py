@@ -17,7 +17,7 @@ from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.measure.collect.process import Executor
 from neuralpower.measure.collect.schedule import PROTOCOL_VERSION, RUNTIME, software_key
-from neuralpower.networks.names.trust import check_model
+from neuralpower.networks.sources.base import check_model
 from neuralpower.version import __version__
 
 SOURCES = Path(__file__).parents[3]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.size_limits import InputRequest
 
 SIDE, FILM = 128, (16, 60, 90)  # of latents whose configuration states no size
 LENGTH, TOKENS = 1024, 77  # samples of sound; tokens of a text

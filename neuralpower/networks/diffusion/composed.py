@@ -19,33 +19,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.devices.layout import PICTURED
+from neuralpower.devices.cluster import PICTURED
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents, inputs_of
-from neuralpower.networks.diffusion.classes import network_source
+from neuralpower.networks.diffusion.classes import (
+    EMBEDDING,
+    IMAGE_ENCODER,
+    READ,
+    add_adapter,
+    network_source,
+    steers_of,
+)
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
+    CONTROLNET,
     DENOISERS,
     EMBEDDED,
+    MOST_STEPS,
+    OFF,
+    ON,
     PASSES,
     VIDEO,
+    Picture,
     Pipeline,
     latent_channels,
     spatial_ratio,
     temporal_ratio,
 )
-from neuralpower.networks.diffusion.pictures import CONTROLNET, MOST_STEPS, OFF, ON, Picture
 from neuralpower.networks.diffusion.sequence import shared_out
-from neuralpower.networks.diffusion.variants import (
-    EMBEDDING,
-    IMAGE_ENCODER,
-    READ,
-    add_adapter,
-    steers_of,
-)
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.size_limits import InputRequest
 
 VAE, SCHEDULER, PROCESSOR = "vae", "scheduler", "image_processor"
 # (height, width) in pixels of a decoder's tile, and how far the next one begins, by the class of the decoder:

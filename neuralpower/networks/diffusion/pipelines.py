@@ -90,8 +90,8 @@ def part_source(text: str, pipeline: Pipeline, role: str, overrides: Mapping[str
 
 def pipeline_source(text: str, pipeline: Pipeline) -> Source:
     """All parts of a pipeline as one network; raises ModelError."""
+    from neuralpower.networks.diffusion.classes import steered
     from neuralpower.networks.diffusion.composed import composed, composed_inputs
-    from neuralpower.networks.diffusion.variants import steered
     from neuralpower.networks.source import Source
 
     _ = pipeline.family  # which must be known

@@ -12,8 +12,7 @@ from math import gcd, isqrt
 
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents
-from neuralpower.networks.diffusion.families import Pipeline
-from neuralpower.networks.diffusion.pictures import Picture
+from neuralpower.networks.diffusion.families import Picture, Pipeline
 
 
 def shared_out(pipeline: Pipeline, picture: Picture, latents: Latents) -> tuple[Picture, Latents]:

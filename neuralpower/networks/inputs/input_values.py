@@ -26,7 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from neuralpower.errors import quoted
 from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.inputs.inputs import Inputs, called_with
-from neuralpower.networks.inputs.promised_values import (
+from neuralpower.networks.inputs.known_values import (
     HELD_BYTES,
     WHOLE_BYTES,
     promise,

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
-from neuralpower.networks.diffusion.pictures import Picture
-from neuralpower.networks.inputs.input_request import InputRequest
-from neuralpower.networks.inputs.promised_values import (
+from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.inputs.known_values import (
     RANDOM,
     alike,
     map_tensors,
@@ -21,6 +20,7 @@ from neuralpower.networks.inputs.promised_values import (
     tensors_of,
     with_values,
 )
+from neuralpower.networks.inputs.size_limits import InputRequest
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.caches import cache_bytes
 from neuralpower.networks.copies import is_castable
 from neuralpower.networks.decoder import Decoder, pass_of
-from neuralpower.networks.inputs.input_request import TOKENS, InputRequest
 from neuralpower.networks.inputs.inputs import batch_of, called_with
+from neuralpower.networks.inputs.size_limits import TOKENS, InputRequest
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
 from neuralpower.networks.sharding import Sharding, sharded

@@ -1,4 +1,4 @@
-"""How large a network may become while it is built, so that a typing error does not fill the memory.
+"""The sizes that a user requests, and how large a network may become while it is built.
 
 Modules are counted as they are made, numbers as they become parameters or buffers, however a network is
 built. On the CPU numbers take memory, which is bounded; on the meta device modules alone do.
@@ -10,11 +10,57 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from neuralpower.devices.machine import available_bytes
-from neuralpower.errors import BoundError, InputError, said
-from neuralpower.late import Tensor, nn
+from neuralpower.errors import BoundError, InputError, is_count, said
+from neuralpower.late import Tensor, nn, torch
+from neuralpower.networks.diffusion.families import NOTHING, PictureRequest
+
+# The requested sizes of a network's inputs.
+
+TOKENS = 128  # default text length, clipped to the model's maximum
+
+
+@dataclass(frozen=True)
+class InputRequest:
+    """The requested sizes of inputs; `None` leaves one to the model.
+
+    `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one
+    second); `input_shape` is without the batch; `dtype` is that of the floating inputs; `labels` asks for
+    what the own loss of a network of transformers compares with, for a training step.
+    """
+
+    batch_size: int = 1
+    seq_len: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    dtype: torch.dtype = field(default_factory=lambda: torch.float32)
+    labels: bool = False
+    picture: PictureRequest | None = None  # of a pipeline of diffusion
+
+    @property
+    def asked_picture(self) -> PictureRequest:
+        return self.picture or NOTHING
+
+    def check(self) -> None:
+        """Raise InputError for a size that is not a positive whole number."""
+        check_count("batch_size", self.batch_size)
+        check_count("seq_len", self.seq_len)
+        shape = self.input_shape
+        shaped = isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))
+        if shape is not None and not shaped:
+            raise InputError(
+                f"input_shape is {shape}, but every size must be a whole number from 1 to 2**53; "
+                "give it without the batch, as in 3x224x224"
+            )
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise InputError for a number that is neither None nor positive and whole."""
+    if value is not None and not is_count(value):
+        raise InputError(f"{name} is {value}, but must be a whole number from 1 to 2**53")
+
 
 # 58 layers of DeepSeek-V3 with 256 experts each, as modules of their own, are 60 thousand modules;
 # one takes some 4 kB and 50 us on meta.

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import FixedSizeError, ModelError
 from neuralpower.files.paths import is_file, shown
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs, batch_of, in_batches
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.running import quiet
 from neuralpower.networks.source import Source
 

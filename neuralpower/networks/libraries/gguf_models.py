@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import unknown
-from neuralpower.networks.headers import Header, read_gguf
-from neuralpower.networks.headers.gguf import MIXTURES
-from neuralpower.networks.headers.tensors import HeaderError
+from neuralpower.networks.headers import MIXTURES, Header, HeaderError, read_gguf
 from neuralpower.quantisation.gguf import MIXTURES as PRICED
 
 PLAIN = ("float32", "float16", "bfloat16")

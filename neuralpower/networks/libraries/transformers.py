@@ -17,8 +17,7 @@ from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError, UsersError, unknown
 from neuralpower.networks.inputs.arguments import transformers_inputs
 from neuralpower.networks.inputs.size_limits import check_counts
-from neuralpower.networks.libraries.config_fields import read_of
-from neuralpower.networks.libraries.config_files import folder_values
+from neuralpower.networks.libraries.config_files import folder_values, read_of
 from neuralpower.networks.libraries.vision import READ
 from neuralpower.networks.names.hub import offline
 from neuralpower.networks.source import Source

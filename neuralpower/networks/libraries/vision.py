@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from neuralpower.errors import ModelError, unknown
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.hub import offline
 from neuralpower.networks.source import Source, by_shape, checked_module
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
-from neuralpower.networks.sharding import exchanges, heads, styles
+from neuralpower.networks.sharding import exchanges, experts, styles
 
 GROUP = 32  # inner features that stay together: those that share a scale in MXFP4, as vLLM cuts experts
 INNER = ("intermediate_size", "intermediate_dim", "expert_dim", "moe_intermediate_size")
@@ -53,16 +53,19 @@ class Blocks:
 
     def _head_norms(self, path: str, part: nn.Module, ranks: int, known: Mapping[str, Any]) -> None:
         """Norms with a row of weights for each head of attention that a plan splits."""
-        if not heads.is_attention(part) or not any(name.startswith(f"{path}.") for name in known):
+        if not experts.is_attention(part) or not any(name.startswith(f"{path}.") for name in known):
             return
-        head_size = heads.number(part, heads.SIZES)
-        counts = [heads.query_heads(part), heads.number(getattr(part, "config", None), heads.KEY_COUNTS)]
+        head_size = experts.number(part, experts.SIZES)
+        counts = [
+            experts.query_heads(part),
+            experts.number(getattr(part, "config", None), experts.KEY_COUNTS),
+        ]
         for name, p in part.named_parameters():
             owner, inner = name.rpartition(".")[0], tuple(p.shape)
             if head_size is None or f"{path}.{owner}" in known or p.dim() != 2 or "norm" not in owner:
                 continue
             if inner[1] == head_size and inner[0] in counts:
-                rows = heads.local_heads(path, part, inner[0] * head_size, ranks) or 0
+                rows = experts.local_heads(path, part, inner[0] * head_size, ranks) or 0
                 self._part(f"{path}.{name}", _ROWS, rows // head_size)
 
     def _experts(self, path: str, part: nn.Module, ranks: int) -> None:
@@ -143,7 +146,7 @@ def expert_sides(part: nn.Module) -> ExpertSides | None:
     """
     parameters = {name: p for name, p in part.named_parameters(recurse=False) if p.dim() > 1}
     weights = {name: p for name, p in parameters.items() if p.dim() == 3}
-    count, hidden = getattr(part, "num_experts", None), heads.number(part, HIDDEN)
+    count, hidden = getattr(part, "num_experts", None), experts.number(part, HIDDEN)
     if len(weights) < 2 or hidden is None or any(p.shape[0] != count for p in parameters.values()):
         return None
     down = next((name for name in weights if "down" in name or name in ("w2", "output")), None)

@@ -23,7 +23,7 @@ from neuralpower.errors import InputError, NeuralPowerError
 from neuralpower.layers.tensors import tensors_in
 from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
-from neuralpower.networks.sharding import heads, styles
+from neuralpower.networks.sharding import experts, styles
 from neuralpower.networks.sharding.blocks import Blocks
 from neuralpower.networks.sharding.exchanges import PARTIAL
 from neuralpower.networks.sharding.plan import ENGINE, FEW, INFERENCE, TRANSFORMERS, Plan, Sharding
@@ -36,7 +36,7 @@ VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze".split())
 PARTS = frozenset("split chunk split_with_sizes unsafe_split".split())
 INNER = ("all_head_size", "split_size", "inner_dim", "inner_size", "attention_inner_size")
 OUTER = (*INNER, "embed_dim", "hidden_size", "hidden_dim", "dim", "d_model")
-ATTRIBUTES = ((*heads.COUNTS, *INNER), heads.COUNTS, (*heads.COUNTS, *OUTER), ())
+ATTRIBUTES = ((*experts.COUNTS, *INNER), experts.COUNTS, (*experts.COUNTS, *OUTER), ())
 """Sets of attributes that count heads or features, in the order in which they are tried."""
 
 
@@ -69,7 +69,7 @@ def _whole_products(module: nn.Module, entries: Mapping[str, Any]) -> bool:
     whole = 0
     for path, part in module.named_modules():
         named = any(name.startswith(f"{path}.") for name in entries)
-        if heads.is_attention(part) and not named and sum(is_product(one) for one in part.modules()) > 1:
+        if experts.is_attention(part) and not named and sum(is_product(one) for one in part.modules()) > 1:
             return True
         if is_product(part) and path not in entries:
             whole += sum(p.numel() for p in part.parameters(recurse=False))
@@ -125,7 +125,7 @@ def _check_heads(module: nn.Module, path: str, ranks: int) -> None:
 
 
 def _query_heads(attention: nn.Module) -> int | None:
-    return next((n for part in attention.modules() if (n := heads.query_heads(part)) is not None), None)
+    return next((n for part in attention.modules() if (n := experts.query_heads(part)) is not None), None)
 
 
 def _pair(
@@ -255,7 +255,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         outer: list[str] = []
         for path, part in self.module.named_modules():
             inside = self.inside(path)
-            if not path or any(path.startswith(f"{one}.") for one in outer) or not heads.is_attention(part):
+            if not path or any(path.startswith(f"{one}.") for one in outer) or not experts.is_attention(part):
                 continue
             if len(inside) > 1 and not any(one in found for one in inside):
                 outer.append(path)
@@ -332,7 +332,7 @@ def _shape_after(module: nn.Module, part: nn.Module, inputs: Inputs) -> list[tor
 def _shrunk(part: nn.Module, attributes: Sequence[str], ranks: int) -> dict[str, int]:
     """Attributes of a module that a rank has a part of."""
     found = {name: getattr(part, name) for name in attributes if isinstance(vars(part).get(name), int)}
-    keys = {name: vars(part)[name] for name in heads.KEY_COUNTS if isinstance(vars(part).get(name), int)}
+    keys = {name: vars(part)[name] for name in experts.KEY_COUNTS if isinstance(vars(part).get(name), int)}
     return {name: max(value // ranks, 1) for name, value in ({**found, **keys} if found else {}).items()}
 
 
@@ -374,9 +374,9 @@ class _Trial:
         if path == self.names[-1]:
             return None
         owner, size = self.seen.module.get_submodule(path.rpartition(".")[0]), self.seen.features[path]
-        rows = heads.local_heads(path, owner, size, self.ranks)
+        rows = experts.local_heads(path, owner, size, self.ranks)
         if rows is not None and rows * self.ranks > size:
-            heads.group_heads(owner, self.ranks, 1)
+            experts.group_heads(owner, self.ranks, 1)
         return rows
 
     def finish(self, paths: Sequence[str]) -> None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
+from neuralpower.devices.cluster import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.composed import Composed
 from neuralpower.networks.inputs.inputs import Inputs
-from neuralpower.networks.sharding import exchanges, heads, styles
+from neuralpower.networks.sharding import exchanges, experts, styles
+from neuralpower.networks.sharding.exchanges import Rank
 from neuralpower.networks.sharding.experts import compute_choices
 from neuralpower.networks.sharding.plan import (
     ENGINE,
@@ -31,10 +32,8 @@ from neuralpower.networks.sharding.plan import (
     patterns_of,
     whole_parts,
 )
-from neuralpower.networks.sharding.rank import Rank
 from neuralpower.networks.sharding.rule import completed
-from neuralpower.networks.sharding.sequence import between, split_tokens
-from neuralpower.networks.sharding.vocabulary import Vocabulary
+from neuralpower.networks.sharding.sequence import Vocabulary, between, split_tokens
 
 
 @dataclass
@@ -101,7 +100,7 @@ def _planned(module: nn.Module, asked: Sharding) -> Plan:
     """The plan for tensor ranks that was given, else the network's own; maybe an empty one."""
     if asked.layout.tensor == 1:
         return Plan({})
-    from neuralpower.networks.sharding.torch_plans import distributed_plan, styled
+    from neuralpower.networks.sharding.plan import distributed_plan, styled
 
     if asked.plan is not None:
         return own_plan(module, {path: styled(one) for path, one in asked.plan.items()}, OWN)
@@ -173,7 +172,7 @@ def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
         for name in parameters:
             _shrink(path, part, owner, name, entry, work, plan.rows.get(path))
     for path, count in work.repeated.items():
-        heads.group_heads(modules[path], work.rank.tensor.ranks, count)
+        experts.group_heads(modules[path], work.rank.tensor.ranks, count)
     for finish in plan.finish:
         finish()
 
@@ -240,10 +239,10 @@ def _experts(path: str, part: nn.Module, count: int, ranks: int) -> int:
 def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) -> int | None:
     """Features of a rank that are whole heads; None where they are none."""
     ranks = work.rank.tensor.ranks
-    rows = heads.local_heads(path, owner, size, ranks)
+    rows = experts.local_heads(path, owner, size, ranks)
     if rows is not None and rows * ranks > size:
-        count = heads.heads_in(owner, size) or 1
-        count = heads.keys_beside(owner, count) or count
+        count = experts.heads_in(owner, size) or 1
+        count = experts.keys_beside(owner, count) or count
         work.repeated[path.rpartition(".")[0]] = 1
         work.uneven.setdefault(f"{pattern_of(path)} ", f"{count} heads, each on {ranks // count} ranks")
     return rows

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import unknown
 from neuralpower.networks.sharding import exchanges
-from neuralpower.networks.sharding.exchanges import BETWEEN, PARTIAL, WHOLE, Placement, turned
+from neuralpower.networks.sharding.exchanges import BETWEEN, PARTIAL, WHOLE, Placement, Rank, turned
 from neuralpower.networks.sharding.experts import ROW_PER_CHOICE, Dispatch
-from neuralpower.networks.sharding.rank import Rank
 
 Axis = Callable[[str, int], int | None]  # (name of a parameter, its axes) -> the axis that is split
 Attach = Callable[[nn.Module, Rank], None]

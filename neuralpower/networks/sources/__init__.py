@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
-    from neuralpower.networks.inputs.input_request import InputRequest
     from neuralpower.networks.inputs.inputs import Inputs
+    from neuralpower.networks.inputs.size_limits import InputRequest
     from neuralpower.networks.source import Source
 
 for _module in pkgutil.iter_modules(__path__):
@@ -98,7 +98,7 @@ def _unnamed(given: Given) -> ModelError:
 def __getattr__(name: str) -> Any:
     """Lazy names for callers of `resolve`: they import torch, which the list of sources does not need."""
     if name == "InputRequest":
-        return importlib.import_module("neuralpower.networks.inputs.input_request").InputRequest
+        return importlib.import_module("neuralpower.networks.inputs.size_limits").InputRequest
     if name == "Inputs":
         return importlib.import_module("neuralpower.networks.inputs.inputs").Inputs
     if name == "Source":

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from neuralpower.networks.inputs.input_request import InputRequest
     from neuralpower.networks.inputs.inputs import Inputs
+    from neuralpower.networks.inputs.size_limits import InputRequest
     from neuralpower.networks.source import Source
 
 
@@ -121,7 +121,7 @@ def module(given: Given) -> Source:
 
     from neuralpower.networks.copies import copied
     from neuralpower.networks.inputs.inputs import called_with
-    from neuralpower.networks.libraries.functions import EXAMPLE, derived_inputs
+    from neuralpower.networks.libraries.callables import EXAMPLE, derived_inputs
     from neuralpower.networks.refusals import check_followable
     from neuralpower.networks.source import IN_PYTHON, Source, brought_inputs
 
@@ -206,7 +206,7 @@ def timm(given: Given) -> Source:
 def zoo(given: Given) -> Source:
     """A network of the zoo; overrides are keywords of its build function."""
     from neuralpower.networks.inputs.inputs import called_with
-    from neuralpower.networks.libraries.functions import ask, call_function
+    from neuralpower.networks.libraries.callables import ask, call_function
     from neuralpower.networks.source import Source, by_shape, checked_module
     from neuralpower.networks.zoo import zoo_entry
 
@@ -239,7 +239,7 @@ def zoo(given: Given) -> Source:
 )
 def function(given: Given) -> Source:
     """An nn.Module, or (module, inputs), that a function returns."""
-    from neuralpower.networks.libraries.functions import function_source
+    from neuralpower.networks.libraries.callables import function_source
 
     place, _, name = given.location.rpartition(":")
     return function_source(given.text, place, name, given.overrides)
@@ -251,3 +251,32 @@ def exported(given: Given) -> Source:
     from neuralpower.networks.libraries.exported import exported_source
 
     return exported_source(given.text, given.path, given.overrides)
+
+
+# Functions and classes of Python that build a network, as torchvision.models.resnet18.
+
+
+def is_building(given: Given) -> bool:
+    """Whether it is a function, or a class of modules, that is called without arguments."""
+    if given.is_text or not callable(given.model):
+        return False
+    from neuralpower.networks.libraries.callables import is_builder
+
+    return is_builder(given.model)
+
+
+@model_source("", place=2, recognises=is_building, dtype=dtype_of_built)
+def builder(given: Given) -> Source:
+    """A network that a function returns."""
+    from neuralpower.networks.libraries.callables import call_function, derived_inputs
+    from neuralpower.networks.source import IN_PYTHON, Source, checked_module
+
+    name = getattr(given.model, "__name__", type(given.model).__name__)
+
+    def construct(dtype: torch.dtype | None) -> nn.Module:
+        return checked_module(call_function(given.model, {}, name), name, dtype)
+
+    def examples(model: nn.Module, request: InputRequest) -> Inputs:
+        return derived_inputs(name, model, request, way_out=IN_PYTHON)
+
+    return Source(name, construct, examples, untyped=lambda: construct(None))

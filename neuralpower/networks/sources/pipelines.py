@@ -83,3 +83,18 @@ def _json(file: Path) -> Any:
         return read_json(file)
     except (ValueError, OSError) as error:
         raise ModelError(f"{file} is not JSON ({error}); write it again") from error
+
+
+# `diffusers:CLASS`: a network of diffusers by the defaults of its configuration, with overrides.
+
+
+@model_source(
+    "diffusers:CLASS",
+    place=15,
+    prefix="diffusers",
+    runs_code=False,
+    check=lambda given: check_installed(),
+)
+def diffusers(given: Given) -> Source:
+    """A transformer, a UNet, an autoencoder or a ControlNet, alone."""
+    return component_source(given.text, given.name, {}, given.overrides)

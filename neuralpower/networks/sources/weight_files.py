@@ -108,3 +108,26 @@ def _described(path: Path) -> Path:
     raise ModelError(
         f"{path}: holds {found.in_words()}, and names no architecture; put its config.json into that folder"
     )
+
+
+# `path/network.onnx`: a graph that another framework, or torch.onnx, has exported.
+
+
+def is_onnx(given: Given) -> bool:
+    """Whether a text names an ONNX file."""
+    return given.may_be_path and given.path.suffix == ".onnx"
+
+
+def main_dtype(given: Given) -> str | None:
+    """The type of most of its weights; raises ModelError."""
+    from neuralpower.networks.onnx_files.reading import read_graph
+
+    return read_graph(given.path).main
+
+
+@model_source("FILE.onnx", place=85, recognises=is_onnx, runs_code=False, dtype=main_dtype)
+def onnx_file(given: Given) -> Source:
+    """Its overrides are sizes by name: network.onnx?batch=8."""
+    from neuralpower.networks.onnx_files.module import onnx_source
+
+    return onnx_source(given.text, given.path, given.overrides)

@@ -1,4 +1,4 @@
-"""Networks in plain PyTorch, one file per family: `zoo:NAME`.
+"""Networks in plain PyTorch, by what joins their layers: `zoo:NAME`.
 
 A file in this folder that decorates a builder with `zoo_model` is found by itself. The tests hold every
 network to published counts for one example, forward, with 1 multiply-add = 2 FLOP.

@@ -15,9 +15,9 @@ from torch import nn
 from neuralpower.errors import ModelError
 from neuralpower.networks.zoo.base import Sweep, zoo_model
 from neuralpower.networks.zoo.blocks import conv_unit, named
-from neuralpower.networks.zoo.dense import perceptron
-from neuralpower.networks.zoo.resnet import basic, bottleneck, residual_stage
-from neuralpower.networks.zoo.text import LanguageModel
+from neuralpower.networks.zoo.plain import perceptron
+from neuralpower.networks.zoo.sequences import LanguageModel
+from neuralpower.networks.zoo.shortcuts import basic, bottleneck, residual_stage
 
 VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}

@@ -24,9 +24,9 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.files.predictor_lookup import default_predictor, load, on
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.unmeasured.any_device import for_device, roofline_by
-from neuralpower.networks.names.trust import check_model
 from neuralpower.networks.phases import PREDICTED, Phase
 from neuralpower.networks.sources import published_dtype
+from neuralpower.networks.sources.base import check_model
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.request import Request, dtype_for

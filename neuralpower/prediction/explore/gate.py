@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from neuralpower.ask.limits import METRICS, Limit
+from neuralpower.ask.keywords import METRICS, Limit
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.files.json_files import Declared, json_text, read_json
 from neuralpower.layers import KINDS, Layer

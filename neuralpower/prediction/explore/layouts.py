@@ -12,17 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import PICTURED, SHARDED, Layout
-from neuralpower.devices.memory_size import gib
+from neuralpower.devices.cluster import PICTURED, SHARDED, Cluster, Layout
+from neuralpower.devices.names import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import Declared, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.diffusion.composed import Composed
-from neuralpower.networks.diffusion.pictures import Picture
-from neuralpower.networks.inputs.input_request import TOKENS
+from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.inputs.size_limits import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.prediction.case import device_memory

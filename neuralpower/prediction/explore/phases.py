@@ -9,7 +9,7 @@ from typing import Any
 
 from neuralpower.ask import texts
 from neuralpower.ask.spread import Given, layouts_in
-from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.names import bytes_of
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD

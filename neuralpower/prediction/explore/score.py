@@ -35,7 +35,7 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.rows import field_names, from_row
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.names.trust import check_model
+from neuralpower.networks.sources.base import check_model
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.outcomes import Outcomes, finite, outcomes_of
 from neuralpower.prediction.explore.space import Point, explore

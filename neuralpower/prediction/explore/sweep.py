@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Layout
 from neuralpower.errors import InputError, is_count
 from neuralpower.files.json_files import Declared
 from neuralpower.layers.base import FORWARD

@@ -9,7 +9,7 @@ from torch import nn
 
 from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.prediction.memory.engines import (
     ACTIVATIONS,

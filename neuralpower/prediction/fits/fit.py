@@ -22,7 +22,7 @@ from neuralpower.files.json_files import named
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.networks.diffusion.families import AUDIO
-from neuralpower.networks.inputs.input_request import check_count
+from neuralpower.networks.inputs.size_limits import check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREDICTED, PREFILL
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.prediction.fits.engine_fit import check_engine, engine_memory, memory_of

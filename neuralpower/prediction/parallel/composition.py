@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from neuralpower.devices.cluster import Cluster, enough_for
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Cluster, Layout, enough_for
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import BACKWARD

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from neuralpower.devices.layout import GROUPS, Layout
+from neuralpower.devices.cluster import GROUPS, Layout
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.peak import (
     Memory,

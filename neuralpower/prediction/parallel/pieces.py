@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from neuralpower.devices.layout import ONE
+from neuralpower.devices.cluster import ONE
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.collective import Collective
 from neuralpower.learn.network_estimates import Answer, ask

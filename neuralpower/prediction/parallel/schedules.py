@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.errors import InputError
 from neuralpower.prediction.streams import At, Plan, Rank, Times, times_of
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.watts import idle_power
 from neuralpower.prediction.compose import rows_of

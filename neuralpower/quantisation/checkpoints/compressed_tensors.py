@@ -13,8 +13,8 @@ from dataclasses import replace
 from neuralpower.quantisation.asked import FP8, NVFP4
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
 from neuralpower.quantisation.formats import ROW, TENSOR, Format
-from neuralpower.quantisation.names import CLASS, EXACT, REGEX, Pattern
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.weights import CLASS, EXACT, REGEX, Pattern
 
 CLASSES = ("Linear", "FusedMoE", "MoE")  # names of classes among targets
 TYPES = {("int", 4): "int4", ("int", 8): "int8", ("float", 8): FP8}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuralpower.errors import ModelError
-from neuralpower.quantisation.names import PARTS, Pattern
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.weights import PARTS, Pattern
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
-from neuralpower.ask.limits import Limit
+from neuralpower.ask.keywords import Limit
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import styled
 from neuralpower.prediction.explore.gate import Change, Checked, Gate, Measure

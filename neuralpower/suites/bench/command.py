@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
-from neuralpower.ask.words import RAN_PHASES, SUMMARIES
+from neuralpower.ask.words import INPUT, MEASURING, OUTPUT, RAN_PHASES, SUMMARIES
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, Spelled, examples, with_options
 from neuralpower.cli.output import say

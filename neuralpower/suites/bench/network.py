@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs, place
-from neuralpower.networks.inputs.promised_values import tensors_of
+from neuralpower.networks.inputs.known_values import tensors_of
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.networks.zoo import ZOO

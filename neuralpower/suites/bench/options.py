@@ -13,7 +13,7 @@ from neuralpower.dtypes import NETWORK_DTYPES
 from neuralpower.errors import InputError, unknown, whole_number
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import check_regular
-from neuralpower.networks.names.trust import check_model
+from neuralpower.networks.sources.base import check_model
 
 MEMORY = {"": "pinned", "/pinned": "pinned", "/pageable": "pageable", "/device": "device", "/gpu": "device"}
 DATA = {f"synthetic{place}": memory for place, memory in MEMORY.items()}

@@ -24,7 +24,7 @@ from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_li
 from neuralpower.files.atomic import aside
 from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter, readings_of
 from neuralpower.measure.meters.nvml import list_gpus
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.profiling.steps import clock_of, title_of, told
 from neuralpower.suites.bench.data import Images, Loaded, Synthetic, open_store
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel

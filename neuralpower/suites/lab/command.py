@@ -6,8 +6,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from neuralpower.ask import texts
-from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET, TRAINING
-from neuralpower.ask.words import LAB_STEPS
+from neuralpower.ask.words import LAB_STEPS, MEASURING, OUTPUT, TARGET, TRAINING
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.known_names import checked_place, completed_places

@@ -20,7 +20,7 @@ import torch
 from neuralpower.errors import InputError, writing
 from neuralpower.files import json_files
 from neuralpower.files.csv_files import csv_text
-from neuralpower.networks.zoo.mnist import MnistCnn
+from neuralpower.networks.zoo.plain import MnistCnn
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
 from neuralpower.report.page import (

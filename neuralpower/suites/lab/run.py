@@ -16,7 +16,7 @@ from neuralpower.data.journal import sole_writer
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.machine import installed
 from neuralpower.errors import DeviceError, InputError
-from neuralpower.networks.zoo.mnist import MnistCnn
+from neuralpower.networks.zoo.plain import MnistCnn
 from neuralpower.suites.lab import board
 from neuralpower.suites.lab.operators import profile_inference
 from neuralpower.suites.lab.report import Folder, write_report

@@ -21,7 +21,7 @@ from torch import Tensor
 from neuralpower.errors import InputError, first_line
 from neuralpower.files.atomic import aside
 from neuralpower.files.paths import check_regular
-from neuralpower.networks.zoo.mnist import MnistCnn
+from neuralpower.networks.zoo.plain import MnistCnn
 
 SIDE = 28
 MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's training pixels, on a scale from 0 to 1

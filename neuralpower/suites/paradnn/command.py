@@ -16,12 +16,12 @@ import typer
 
 from neuralpower.cli.commands import Command, examples, with_options
 from neuralpower.errors import InputError, whole_number
-from neuralpower.suites.paradnn import tools
+from neuralpower.suites.paradnn import options
 from neuralpower.suites.paradnn.options import Common, Dense, Images, Texts
 
 HELP = "ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020)"
 app = typer.Typer(name="paradnn", no_args_is_help=True, help=f"{HELP}: run, swept, predicted, compared.")
-app.add_typer(tools.app)
+app.add_typer(options.app)
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused with a reason
 TPU_FLAGS = (
     "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop "

@@ -7,7 +7,7 @@ from typer import Argument, Option, Typer
 
 from neuralpower.ask import texts
 from neuralpower.ask.options import Sizes
-from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT, TARGET
+from neuralpower.ask.words import INPUT, MEASURING, OUTPUT, TARGET
 from neuralpower.cli import parsing
 from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, flag, with_options
 from neuralpower.cli.known_names import (
@@ -92,7 +92,7 @@ def report(asked: Report) -> None:
     from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
     from neuralpower.suites.roofline.pages import page
-    from neuralpower.suites.roofline.runs import Runner
+    from neuralpower.suites.roofline.records import Runner
 
     runner = None if asked.predicted else Runner(device_named(asked.device))
     named = texts.names(asked.predictor, "predictor")

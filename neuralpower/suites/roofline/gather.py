@@ -38,17 +38,18 @@ from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.number_format import short
 from neuralpower.suites.roofline import records
 from neuralpower.suites.roofline.records import (
+    TRAINING_REPEATS,
     Data,
     Device,
     Kind,
     Network,
     Point,
+    Runner,
     Sketch,
     Training,
     Work,
     kinds_of,
 )
-from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
 from neuralpower.suites.roofs import HERE, Roof, sheet_roof
 from neuralpower.suites.steps import largest_within, tensor_room
 from neuralpower.trace.recipe import TRAINING

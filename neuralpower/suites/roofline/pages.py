@@ -10,24 +10,22 @@ from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, S
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
 from neuralpower.suites.roofline import records
 from neuralpower.suites.roofline.analysis import (
+    DATA_CENTRE,
     FEWEST,
+    MOBILE,
     Correlation,
     Method,
     Pair,
     Placement,
     View,
-    correlation,
-    examples,
-    gaps,
-    verdicts,
-)
-from neuralpower.suites.roofline.chips import (
-    DATA_CENTRE,
-    MOBILE,
     chip_roofline,
     chip_sheets,
     chip_sources,
     chip_table,
+    correlation,
+    examples,
+    gaps,
+    verdicts,
 )
 from neuralpower.suites.roofline.records import (
     BUDGET,

@@ -16,7 +16,7 @@ from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.base import of_real
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.tensors import check_output, common_dtype, tensors_in, torchs_dtype_name
-from neuralpower.networks.call_cache import key_of
+from neuralpower.networks.caches import key_of
 from neuralpower.networks.refusals import refused
 from neuralpower.networks.running import name_of
 from neuralpower.trace.operators.quantised_calls import plain_call

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.layers.tensors import is_channels_last
-from neuralpower.networks.inputs.input_request import InputRequest
 from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.source import Source
 
 CONVOLUTIONS = frozenset(("conv2d", "conv3d", "convolution", "conv_transpose2d", "conv_transpose3d"))

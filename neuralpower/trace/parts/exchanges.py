@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from neuralpower.devices.cluster import USUAL_PER_NODE
-from neuralpower.devices.layout import DATA, EXPERT, PIPELINE, nodes_of
+from neuralpower.devices.cluster import DATA, EXPERT, PIPELINE, USUAL_PER_NODE, nodes_of
 from neuralpower.layers.collective import Collective
 from neuralpower.platforms import CPU
 from neuralpower.trace.question import Question

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.cluster import Layout
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError
 from neuralpower.trace.lifetimes import ACTIVATIONS, Storage

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
-from neuralpower.devices.layout import DATA
+from neuralpower.devices.cluster import DATA
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD

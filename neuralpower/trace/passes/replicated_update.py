@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuralpower.devices.layout import DATA
+from neuralpower.devices.cluster import DATA
 from neuralpower.trace.parts.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.passes.data_parallel import alike, parameters_of, replicated

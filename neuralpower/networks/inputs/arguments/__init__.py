@@ -12,24 +12,17 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.inputs.arguments import (
-    images,
-    perceiver,
-    sound,
-    text,
-    time_series,
-)
-from neuralpower.networks.inputs.arguments.forward import Forward, Makers
-from neuralpower.networks.inputs.arguments.labels import NOTE, labels_of
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.arguments import images, sound, text
+from neuralpower.networks.inputs.arguments.forward import NOTE, Forward, Makers, labels_of
 from neuralpower.networks.inputs.inputs import Inputs
+from neuralpower.networks.inputs.size_limits import InputRequest
 
 MAKERS: Makers = {
     **text.MAKERS,
     **images.MAKERS,
     **sound.MAKERS,
-    **time_series.MAKERS,
-    **perceiver.MAKERS,
+    **text.SERIES,
+    **text.PERCEIVER,
 }
 SOUND = {"input_values", "input_features", "spectrogram"}
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", "states", *SOUND}

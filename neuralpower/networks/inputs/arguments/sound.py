@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neuralpower.errors import InputError
 from neuralpower.networks.inputs.arguments.forward import Forward, Makers
-from neuralpower.networks.inputs.input_request import TOKENS
+from neuralpower.networks.inputs.size_limits import TOKENS
 
 SAMPLES = 16_000  # default raw audio: one second at 16 kHz
 RESAMPLING = ("downsampling_ratios", "upsampling_ratios")  # of codecs, which read [batch, channels, samples]

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.networks.inputs.input_request import check_count
+from neuralpower.networks.inputs.size_limits import check_count
 from neuralpower.prediction.memory.engines.board import Board, board_of
 from neuralpower.prediction.memory.engines.engine_memory import (
     ACTIVATIONS,

@@ -104,7 +104,7 @@ def _parts(cache: Any) -> Sequence[Any]:
 
 def _tensors(part: Any) -> Iterator[Tensor]:
     """The tensors of a layer, without counters."""
-    from neuralpower.networks.inputs.promised_values import tensors_within
+    from neuralpower.networks.inputs.known_values import tensors_within
 
     return (tensor for tensor in tensors_within(part) if tensor.dim() > 0)
 

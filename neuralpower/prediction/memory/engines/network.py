@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.cluster import ONE, Layout
 from neuralpower.errors import InputError
 from neuralpower.late import nn
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.prediction.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.prediction.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight

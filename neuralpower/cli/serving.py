@@ -1,14 +1,14 @@
-"""`neuralpower traffic`: what users wait for at a rate, and the highest rate that keeps a promise."""
+"""`neuralpower traffic` and `plan`: what users wait for at a rate, and which devices keep a promise."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from typer import Typer
+from typer import Exit, Typer
 from typing_extensions import Unpack
 
-from neuralpower.ask.options import Serving, options_of
-from neuralpower.ask.output import Traffic
+from neuralpower.ask.options import Planning, Serving, options_of
+from neuralpower.ask.output import Plan, Traffic
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.files.stages import stage
@@ -41,7 +41,7 @@ def traffic(model: Model, **asked: Unpack[Traffic]) -> None:
             title=f"{found.model} on {found.devices} x {found.device}",
             table=lambda: traffic_table(found),
             json=found.to_json,
-            rows=lambda: _rows(found),
+            rows=lambda: _traffic_rows(found),
             page=lambda: traffic_page(found),
         ),
         form,
@@ -49,7 +49,7 @@ def traffic(model: Model, **asked: Unpack[Traffic]) -> None:
     )
 
 
-def _rows(found: serving.Traffic) -> list[list[Any]]:
+def _traffic_rows(found: serving.Traffic) -> list[list[Any]]:
     """A line for each waiting time in each bound, then what the engine does, then the curve."""
     from neuralpower.prediction.rows import BOUNDS
     from neuralpower.serving.load import MEASURES, POINTS
@@ -64,3 +64,49 @@ def _rows(found: serving.Traffic) -> list[list[Any]]:
             elif not isinstance(value, dict) and name != "rate":
                 rows.append([rate, bound, name, "", value])
     return rows
+
+
+COLUMNS = (
+    "device layout weights prefill_replicas replicas devices highest_rate cost_per_hour power_w front".split()
+)
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower plan llama-3.1-8b --rate 50 --sla ttft=500ms,tpot=30ms@p95 --devices h100-sxm,l40s",
+        "neuralpower plan qwen3-32b --rate 5 --sla ttft=1s --devices h100-sxm,l40s --by cost "
+        "--price h100-sxm=2.49,l40s=0.79",
+    )
+)
+@with_options
+def plan(model: Model, **asked: Unpack[Plan]) -> None:
+    """Rank the devices that serve a rate; exit code 1 where none keeps the promise."""
+    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    check_out(asked["out"], form)
+    stage("importing torch and transformers")
+    from neuralpower.api.serving import asked_plan
+    from neuralpower.report.results.served import plan_page, plan_table
+    from neuralpower.serving.plan import Interrupted
+
+    given: dict[str, Any] = {name: asked.get(name) for name in options_of(Planning)}
+    interrupted: Interrupted | None = None
+    try:
+        found = asked_plan(model, given)
+    except Interrupted as error:
+        interrupted, found = error, error.plan
+    rows = [choice.to_json() for choice in found.choices]
+    give(
+        Answer(
+            title=f"{found.model} at {found.rate:g} requests/s",
+            table=lambda: plan_table(found),
+            json=found.to_json,
+            rows=lambda: [COLUMNS, *([row[name] for name in COLUMNS] for row in rows)],
+            page=lambda: plan_page(found),
+        ),
+        form,
+        asked["out"],
+    )
+    if interrupted is not None:
+        raise interrupted
+    if not found.choices:
+        raise Exit(1)

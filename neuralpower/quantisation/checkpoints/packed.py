@@ -1,8 +1,4 @@
-"""GPTQ: 2, 3, 4 or 8 bits packed in int32, zero points packed alike, float16 scales, an index per input.
-
-Source: GPTQModel's and AutoGPTQ's QuantLinear: `qweight` int32 [inputs x bits / 32, outputs], `qzeros` int32
-[inputs / group, outputs x bits / 32], `scales` float16 [inputs / group, outputs], `g_idx` int32 [inputs].
-"""
+"""Checkpoints of packed integers: AWQ, GPTQ and llama.cpp's GGUF."""
 
 from __future__ import annotations
 
@@ -10,8 +6,34 @@ from collections.abc import Mapping
 
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
 from neuralpower.quantisation.formats import ROW, Format
-from neuralpower.quantisation.names import REGEX, Pattern
+from neuralpower.quantisation.gguf import MIXTURES
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.weights import REGEX, Pattern
+
+# AWQ: 4 bits packed in int32, zero points of 4 bits packed alike, float16 scales.
+#
+# Source: AutoAWQ's WQLinear_GEMM (casper-hansen/AutoAWQ, awq/modules/linear/gemm.py): `qweight` int32
+# [inputs, outputs / 8], `qzeros` int32 [inputs / group, outputs / 8], `scales` float16 [inputs / group,
+# outputs].
+
+
+@checkpoint_reader("awq")
+def awq(fields: Fields) -> Scheme:
+    """All fully connected layers but the head and those of `modules_to_not_convert`."""
+    fields.whole("bits", 4, known=(4,))
+    group = fields.group()
+    return Scheme(
+        name="awq",
+        form=Format(dtype="uint4", group=ROW if group == -1 else group, scale_bits=16 + 4),
+        left_out=fields.patterns("modules_to_not_convert"),
+    )
+
+
+# GPTQ: 2, 3, 4 or 8 bits packed in int32, zero points packed alike, float16 scales, an index per input.
+#
+# Source: GPTQModel's and AutoGPTQ's QuantLinear: `qweight` int32 [inputs x bits / 32, outputs], `qzeros`
+# int32 [inputs / group, outputs x bits / 32], `scales` float16 [inputs / group, outputs], `g_idx` int32
+# [inputs].
 
 BITS = {2: "uint2", 3: "uint3", 4: "uint4", 8: "int8"}
 
@@ -55,3 +77,14 @@ def _dynamic(fields: Fields) -> tuple[tuple[Pattern, Format | None], ...]:
         else:
             raise fields.wrong("dynamic", changes, "an object of fields for each rule")
     return tuple(rules)
+
+
+# Files of llama.cpp: a mixture of types, which `neuralpower.quantisation.gguf` gives to tensors.
+
+
+@checkpoint_reader("gguf")
+def gguf(fields: Fields) -> Scheme:
+    """The mixture that the file's metadata name, and the types of its tensors."""
+    mixture = fields.text("mixture", "q4_k_m", known=tuple(MIXTURES))
+    types = fields.values.get("types") or {}
+    return Scheme(name=mixture, form=None, mixture=mixture, types=dict(types))
