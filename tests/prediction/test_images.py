@@ -13,9 +13,9 @@ import torch
 import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.composed import part_inputs
-from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
+from neuralpower.networks.diffusion.families import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
-from neuralpower.networks.inputs.input_request import InputRequest
+from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.catalogue import catalogue
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.costs.images import Images
@@ -81,23 +81,28 @@ def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:
             neuralpower.predict(root, device="h100-sxm", **options)
 
 
-def offloaded(root: str, offload: str | None, **more: Any) -> Any:
-    return neuralpower.predict(
-        root, device="h100-sxm", steps=4, guidance="off", offload=offload, dtype="bfloat16", **more
-    )
+OFFLOADS = (None, "model", "group", "sequential")
 
 
-def test_offloaded_weights_take_less_memory_and_copies(tmp_path: Path) -> None:
-    root = str(folder(tmp_path))
-    plain = offloaded(root, None)
+@pytest.fixture(scope="module")
+def offloaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str | None, Any]]:
+    """A pipeline's folder, and its prediction by where weights stay while they are not needed."""
+    root = str(folder(tmp_path_factory.mktemp("offloaded")))
+    how: dict[str, Any] = {"device": "h100-sxm", "steps": 4, "guidance": "off", "dtype": "bfloat16"}
+    return root, {offload: neuralpower.predict(root, offload=offload, **how) for offload in OFFLOADS}
+
+
+def test_offloaded_weights_take_less_memory_and_copies(offloaded: tuple[str, dict[str | None, Any]]) -> None:
+    root, by_offload = offloaded
+    plain = by_offload[None]
     module = resolve(root).build("meta", torch.bfloat16)
     sizes = {
         name: sum(p.nbytes for p in (*part.parameters(), *part.buffers()))
         for name, part in module.named_children()
     }
     copied = {}
-    for offload in ("model", "group", "sequential"):
-        found = offloaded(root, offload)
+    for offload in OFFLOADS[1:]:
+        found = by_offload[offload]
         copied[offload] = {row.path: row for row in found.rows if row.kind == "transfer"}
         assert found.memory.low_bytes < plain.memory.low_bytes
         assert found.runtime_s.value - plain.runtime_s.value == pytest.approx(
@@ -110,14 +115,14 @@ def test_offloaded_weights_take_less_memory_and_copies(tmp_path: Path) -> None:
     }
     assert copied["sequential"]["unet"].bytes == 4 * sizes["unet"]
     assert copied["sequential"]["text_encoder"].bytes == sizes["text_encoder"]
-    model, group, each = (offloaded(root, one).memory.low_bytes for one in ("model", "group", "sequential"))
+    model, group, each = (by_offload[one].memory.low_bytes for one in OFFLOADS[1:])
     assert each <= group <= model
 
 
-def test_groups_are_copied_while_others_run(tmp_path: Path) -> None:
-    root = str(folder(tmp_path))
-    times = {one: offloaded(root, one).runtime_s.value for one in ("group", "sequential")}
-    assert offloaded(root, None).runtime_s.value <= times["group"] < times["sequential"]
+def test_groups_are_copied_while_others_run(offloaded: tuple[str, dict[str | None, Any]]) -> None:
+    _, by_offload = offloaded
+    times = {offload: found.runtime_s.value for offload, found in by_offload.items()}
+    assert times[None] <= times["group"] < times["sequential"]
 
 
 @pytest.mark.parametrize(("share", "runs"), [(0, 10), (0.3, 7), (0.99, 1)])
