@@ -24,6 +24,7 @@ from neuralpower.serving.workload import Workload
 
 EMPTY = 1e-3  # requests per second that never meet
 MOST_RATE = 1e5
+EXACT = 1.02  # two rates that are alike: the search for the highest ends there
 FULL = 0.85  # of a pool, over time: requests wait for blocks
 LONE = 48  # requests that stand for all where they do not meet
 DRAIN = 3  # times as long as a request alone takes: a longer end is a queue that has grown all the time
@@ -249,9 +250,21 @@ def served_at(
         ends[point] = (each.low, each.high)
     found = traffic(deployment, workload, rate=rate, replicas=replicas, targets=targets)
     if rate is not None and not find:
+        notes += _drawn_otherwise(workload, rate)
         notes += _more_than_held(deployment, workload, rate, found.value, targets, replicas)
     by_rate = tuple(sorted(loads, key=lambda load: load.rate or 0.0))
     return replace(found, highest=highest, curve=by_rate, ends=ends, notes=(*found.notes, *notes))
+
+
+def _drawn_otherwise(workload: Workload, rate: float) -> list[str]:
+    """A note, where requests that were drawn at a rate happen to arrive at another."""
+    arrive = workload.rate
+    if arrive is None or 1 / EXACT < arrive / rate < EXACT:
+        return []
+    return [
+        f"the {workload.count:,} drawn requests arrive at {arrive:.3g} a second in the mean, not {rate:g}; "
+        "take more with --requests, or --burstiness inf"
+    ]
 
 
 def _more_than_held(
@@ -306,7 +319,7 @@ def highest_rate(
     replicas: int = 1,
     guess: float | None = None,
 ) -> tuple[float, tuple[Load, ...]]:
-    """(requests per second at which all targets hold, to 2 %; the loads that were tried, by rate).
+    """(requests per second at which all targets hold, up to `EXACT`; the loads that were tried, by rate).
 
     The workload's arrivals are drawn together or apart for each rate. `guess`: where the search begins.
 
@@ -341,7 +354,7 @@ def highest_rate(
     while low == high or (low > EMPTY and not holds(low)):
         low, high = low / 2, low
     load(low)
-    while high / low > 1.02:
+    while high / low > EXACT:
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, tuple(tried[rate] for rate in sorted(tried))

@@ -115,8 +115,7 @@ def drawn(
     """
     if not (np.isfinite(rate) and rate > 0):
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
-    if not burstiness > 0:
-        raise InputError(f"burstiness {burstiness:g}: above 0; 1 is a Poisson process, inf a constant rate")
+    _check_burstiness(burstiness)
     random = np.random.default_rng(seed)
     prompts, outputs = _lengths(random, count, (prompt, output), spread)
     gaps = (
@@ -126,6 +125,12 @@ def drawn(
     )
     arrival = np.cumsum(gaps) - gaps[0] if count else gaps
     return Workload(arrival, prompts, outputs)
+
+
+def _check_burstiness(burstiness: float) -> None:
+    """Raise InputError for a shape that no gaps have."""
+    if not burstiness > 0:
+        raise InputError(f"burstiness {burstiness:g}: above 0; 1 is a Poisson process, inf a constant rate")
 
 
 def looped(count: int, prompt: int, output: int, users: int, spread: float = 0.0, seed: int = 0) -> Workload:
@@ -178,6 +183,7 @@ class Requested:
         for name in ("input", "output", "requests", "users"):
             if (tokens := getattr(self, name)) is not None and tokens < 1:
                 raise InputError(f"{name} {tokens}: 1 or more")
+        _check_burstiness(self.burstiness)  # also where the requests have no gaps to draw
         if self.trace is not None:
             return read(Path(self.trace), scale=self.scale, first=self.requests)
         means = self.input, self.output

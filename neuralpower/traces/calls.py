@@ -232,10 +232,9 @@ def _replayed(name: str, inputs: Mapping[str, Sequence[Any]], usual: torch.dtype
             return _by_tensors(name, recorded)
         try:
             traced = trace_call(call)
-        except NotImplementedError:  # the operator needs real tensors
-            return _by_tensors(name, recorded)
-        except ValueError:  # as of `clamp` without its bounds
-            if inputs.get("Concrete Inputs"):
+        except (NotImplementedError, ValueError) as error:
+            # the operator needs real tensors, or values that were not recorded, as `clamp` its bounds
+            if isinstance(error, ValueError) and inputs.get("Concrete Inputs"):
                 raise
             return _by_tensors(name, recorded)
     except Unmodelled as error:

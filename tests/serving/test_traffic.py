@@ -172,6 +172,7 @@ def test_a_token_has_its_joules_money_and_carbon_and_a_limit_slows_it() -> None:
         ({"rate": 1.0, "replicas": 0}, "--replicas 0"),
         ({"rate": 1.0, "tensor_parallel": 3}, "the layout takes 3"),
         ({"rate": 1.0, "input": 5_000}, "60 of 60 requests are longer than the 2048 positions"),
+        ({"users": 2, "burstiness": -1.0}, "burstiness -1: above 0"),
         ({"rate": 1.0, "speed": 3}, "unknown option of traffic 'speed'"),
     ],
 )
@@ -317,6 +318,16 @@ def test_a_rate_that_is_not_held_is_told_with_the_highest_and_what_limits_it() -
         assert f"what limits it is {said}" in note
     easy = served_at(deployment(), drawn(20, 64, 4, rate=1.0), rate=1.0)
     assert not any("more than this holds" in note for note in easy.notes)
+
+
+def test_drawn_requests_that_come_at_another_rate_say_so() -> None:
+    workload = drawn(60, 64, 4, rate=4.0)
+    found = served_at(deployment(), workload, rate=4.0)
+    assert workload.rate is not None and abs(workload.rate / 4 - 1) > 0.02
+    (note,) = [note for note in found.notes if "drawn requests arrive" in note]
+    assert f"at {workload.rate:.3g} a second in the mean, not 4;" in note
+    even = served_at(deployment(), drawn(60, 64, 4, rate=4.0, burstiness=np.inf), rate=4.0)
+    assert not any("drawn requests arrive" in note for note in even.notes)
 
 
 def test_requests_of_a_file_come_at_their_mean_rate_and_users_at_none() -> None:

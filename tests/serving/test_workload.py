@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.serving.workload import read
+from neuralpower.serving.workload import Requested, read
 
 FILES = {
     "log.csv": "request_id,input_toks,output_toks,arrival_s\na,10,5,0\nb,20,6,1.5\n",
@@ -87,3 +88,9 @@ def test_arrivals_at_another_rate_keep_their_order(tmp_path: Path) -> None:
     found = read(tmp_path / "a.jsonl").at_rate(4.0)
     assert found.arrival_s == pytest.approx(np.arange(11) / 4)
     assert [part.count for part in found.shared(2)] == [6, 5]
+
+
+@pytest.mark.parametrize("comes", [{"rate": 4.0}, {"users": 4}, {"trace": "there_is_none.csv"}])
+def test_gaps_of_no_shape_are_refused_however_requests_come(comes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="burstiness 0: above 0"):
+        Requested(**comes, burstiness=0.0).workload()
