@@ -76,7 +76,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         **_deployed(given),
     )
     deployment = setup.deployed()
-    found = served_at(
+    served = served_at(
         deployment,
         workload,
         rate=given.get("rate"),
@@ -86,10 +86,10 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         find=bool(targets) and not comes and listed is None,
     )
     deployment.keep()
-    found = with_footprint(found, terms, workload)
+    served = with_footprint(served, terms, workload)
     if result is None:
-        return found
-    return replace(found, tool=result.tool, compared=result.against(found.value))
+        return served
+    return replace(served, tool=result.tool, compared=result.against(served.value))
 
 
 def _given(options: Given) -> dict[str, Any]:

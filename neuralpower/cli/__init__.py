@@ -160,12 +160,12 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     added = {name: option for name, option in TALK.items() if name not in own.parameters}
 
     @functools.wraps(command)
-    def guarded(**given: Any) -> Any:
-        level = VERBOSE if given.get("verbose") else QUIET if given.get("quiet") else USUAL
+    def guarded(**options: Any) -> Any:
+        level = VERBOSE if options.get("verbose") else QUIET if options.get("quiet") else USUAL
         for name in added:
-            given.pop(name)
-        check_places(given)
-        apart = batch_apart(given)
+            options.pop(name)
+        check_places(options)
+        apart = batch_apart(options)
         with (
             at_level(level),
             results_apart(),
@@ -173,7 +173,7 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             apart,
             at_most(table_width()),
         ):
-            return command(**given)
+            return command(**options)
 
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)

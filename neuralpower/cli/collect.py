@@ -120,27 +120,27 @@ class Collect(OptionGroup):
     )
 )
 @with_options
-def collect_data(asked: Collect) -> None:
+def collect_data(options: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
     from neuralpower.data.locations import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure.collect import DeviceLock
 
-    out = asked.out
-    if asked.from_trace is not None:
-        _profiled(asked.from_trace, out)
+    out = options.out
+    if options.from_trace is not None:
+        _profiled(options.from_trace, out)
         return
-    request = _request(asked)
-    if exchanges.wanted(request.kinds, asked.between.backend):
-        between, own = asked.between, request.folder if out else request.folder / exchanges.KIND
+    request = _request(options)
+    if exchanges.wanted(request.kinds, options.between.backend):
+        between, own = options.between, request.folder if out else request.folder / exchanges.KIND
         waiting.end()
-        lock = DeviceLock(asked.device, asked.wait_for_device, say=tell)
+        lock = DeviceLock(options.device, options.wait_for_device, say=tell)
         exchanges.collect(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
         return
     cpu = read_cpu()
-    where = (asked.fleet.executor, asked.fleet.address, asked.device)
-    measuring = _executor(*where, asked.power, cpu.cores, asked.wait_for_device)
-    place = f"{out}/{request.folder.name}" if asked.fleet.shard else out
+    where = (options.fleet.executor, options.fleet.address, options.device)
+    measuring = _executor(*where, options.power, cpu.cores, options.wait_for_device)
+    place = f"{out}/{request.folder.name}" if options.fleet.shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
 
@@ -148,7 +148,7 @@ def collect_data(asked: Collect) -> None:
 
     waiting.end()
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)  # a line of a log stays one
-    console.print(visible(f"{asked.device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
+    console.print(visible(f"{options.device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
     counts = _collected(request, measuring, console)
 
     from neuralpower.data.dataset import read_dataset
@@ -183,31 +183,31 @@ def _profiled(trace: Path, out: str | None) -> None:
     say(out)
 
 
-def _request(asked: Collect) -> Request:
+def _request(options: Collect) -> Request:
     """The request to the collector; raises InputError."""
     from neuralpower.data.locations import folder_name, is_remote
     from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.measure.collect import Request, preset_named
 
-    device, out = asked.device, asked.out
+    device, out = options.device, options.out
     cuda_number(device)  # refuses an unknown name
-    phases = texts.names(asked.phase, "phase") or ()
-    dtypes = tuple(parsing.dtype(name) for name in texts.names(asked.dtype, "dtype") or ())
-    settings = preset_named(asked.preset, device)
+    phases = texts.names(options.phase, "phase") or ()
+    dtypes = tuple(parsing.dtype(name) for name in texts.names(options.dtype, "dtype") or ())
+    settings = preset_named(options.preset, device)
     folder = Path("datasets") / (read_cpu().slug if device == "cpu" else device.replace(":", "-"))
     if out is not None:
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
     return Request(
-        preset=asked.preset,
-        kinds=texts.names(asked.kinds, "kinds"),
-        models=texts.names(asked.models, "models"),
+        preset=options.preset,
+        kinds=texts.names(options.kinds, "kinds"),
+        models=texts.names(options.models, "models"),
         dtypes=dtypes,
-        seed=asked.seed,
-        budget_s=settings.budget_s if asked.time_budget is None else _budget_s(asked.time_budget, device),
+        seed=options.seed,
+        budget_s=settings.budget_s if options.time_budget is None else _budget_s(options.time_budget, device),
         out=folder,
         phases=phases,
-        power=asked.power,
-        shard=parsing.shard(asked.fleet.shard),
+        power=options.power,
+        shard=parsing.shard(options.fleet.shard),
     )
 
 

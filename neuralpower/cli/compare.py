@@ -54,24 +54,24 @@ def compare(
             autocompletion=completed_models,
         ),
     ] = None,
-    **asked: Unpack[Compare],
+    **options: Unpack[Compare],
 ) -> None:
     """Predict both sides and compare their times."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    form = form_of(options["form"], options["out"], options["as_json"])
     stage("importing torch and transformers")
     from neuralpower.prediction.explore.compare import compare as compared
     from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
     from neuralpower.report.results.explored import comparison_table
 
-    parsing.check_plot(asked["plot"])
-    check_out(asked["out"], form)
+    parsing.check_plot(options["plot"])
+    check_out(options["out"], form)
     if b is None:
-        a, b, asked = _on_two_devices(a, asked)
-    sides = _sides(a, b, asked)
+        a, b, options = _on_two_devices(a, options)
+    sides = _sides(a, b, options)
     found = compared(*sides)
-    if asked["plot"] is not None:
-        draw(comparison_page(found, sides), asked["plot"])
+    if options["plot"] is not None:
+        draw(comparison_page(found, sides), options["plot"])
 
     answer = Answer(
         title=f"{found.a} against {found.b}",
@@ -82,16 +82,16 @@ def compare(
         page=lambda: comparison_page(found, sides),
         warnings=found.warnings,
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
 
 
-def _on_two_devices(model: str, asked: Compare) -> tuple[str, str, Compare]:
+def _on_two_devices(model: str, options: Compare) -> tuple[str, str, Compare]:
     """The sides of one model on the two devices of --device; raises InputError."""
-    devices: Sequence[str] = texts.names(device_in(asked), "device") or ()
+    devices: Sequence[str] = texts.names(device_in(options), "device") or ()
     if len(devices) != 2 or "@" in model:
         way = f"neuralpower compare {model} --device t4,l4, or: neuralpower sweep for more devices"
         raise InputError(f"compare needs two sides: give another model, or two devices: {way}")
-    return f"{model}@{devices[0]}", f"@{devices[1]}", {**asked, "device": None}
+    return f"{model}@{devices[0]}", f"@{devices[1]}", {**options, "device": None}
 
 
 def _rows(found: Comparison) -> Rows:
@@ -161,10 +161,10 @@ def _placed(asked: Compare, model: str, place: str) -> dict[str, Any]:
     return {**options, "name": name or asked["devices"] or ""}
 
 
-def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
+def _answers(options: Compare, name: str, cluster: Cluster | None) -> Predictor:
     """The predictor of a side; raises InputError."""
     from neuralpower.learn.files.predictor_lookup import all_known
 
     if cluster is not None:
-        return parsing.predictor(asked["predictor"], cluster.spec.slug)
-    return all_known(name) if name else parsing.predictor(asked["predictor"], asked["device"])
+        return parsing.predictor(options["predictor"], cluster.spec.slug)
+    return all_known(name) if name else parsing.predictor(options["predictor"], options["device"])

@@ -52,24 +52,24 @@ class Shown(OptionGroup):
 
 @app.command(epilog=examples("neuralpower devices --specs", "neuralpower devices --spec h100"))
 @with_options
-def devices(asked: Shown) -> None:
+def devices(shown: Shown) -> None:
     """Print this machine's devices, meters and predictors, or spec sheets."""
-    form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
-    check_out(asked.output["out"], form)
-    if asked.name is not None and asked.spec is not None:
+    form = form_of(shown.output["form"], shown.output["out"], shown.output["as_json"])
+    check_out(shown.output["out"], form)
+    if shown.name is not None and shown.spec is not None:
         raise InputError(
-            f"{asked.name} and --spec {asked.spec}: one sheet is shown at a time; give one of them"
+            f"{shown.name} and --spec {shown.spec}: one sheet is shown at a time; give one of them"
         )
-    spec = asked.spec if asked.name is None else asked.name
-    if asked.specs and spec is not None:
+    spec = shown.spec if shown.name is None else shown.name
+    if shown.specs and spec is not None:
         raise InputError(f"--specs lists all sheets, --spec {spec} shows one; give one of the two options")
-    if asked.specs:
+    if shown.specs:
         answer = _specs([read_spec(path) for path in known_specs().values()])
     elif spec is not None:
         answer = _sheet(spec_of(spec))
     else:
         answer = _machine()
-    give(answer, form, asked.output["out"])
+    give(answer, form, shown.output["out"])
 
 
 def _machine() -> Answer:

@@ -46,10 +46,10 @@ class Finding(NamedTuple):
 
 @app.command(epilog=examples("neuralpower doctor", "neuralpower doctor --json"))
 @with_options
-def doctor(**asked: Unpack[Output]) -> None:
+def doctor(**options: Unpack[Output]) -> None:
     """Check this installation; exit code 1 where a prediction fails."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    check_out(asked["out"], form)
+    form = form_of(options["form"], options["out"], options["as_json"])
+    check_out(options["out"], form)
     found = [*_machine(), *_optional(), _cache(), *_itself()]
     marks = {True: ("ok", "good"), None: ("-", ""), False: ("FAILS", "bad")}
     rows = [["what", "ok", "about"], *([one.what, marks[one.ok][0], one.text] for one in found)]
@@ -62,7 +62,7 @@ def doctor(**asked: Unpack[Output]) -> None:
         json=lambda: {"schema": 1, "findings": [one._asdict() for one in found]},
         rows=lambda: rows,
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
     if any(one.ok is False for one in found):
         raise Exit(1)
 

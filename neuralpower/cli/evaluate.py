@@ -53,35 +53,35 @@ def evaluate(
             autocompletion=completed_models,
         ),
     ] = None,
-    **asked: Unpack[Evaluate],
+    **options: Unpack[Evaluate],
 ) -> None:
     """Compare predictions with measurements: networks run here, or a CSV file."""
-    if asked["measured"] is not None:
-        if asked["energy"]:
+    if options["measured"] is not None:
+        if options["energy"]:
             raise InputError("--energy: is measured in a run here; leave it or --measured out")
-        _compare(models or (), asked, asked["measured"])
+        _compare(models or (), options, options["measured"])
         return
     if not models:
         raise InputError("no network given: name models, or give --measured FILE.csv")
-    if asked["plot"] is not None:
+    if options["plot"] is not None:
         raise InputError("--plot belongs to --measured; leave it out")
-    _measure(models, asked)
+    _measure(models, options)
 
 
-def _measure(models: Sequence[str], asked: Evaluate) -> None:
+def _measure(models: Sequence[str], options: Evaluate) -> None:
     """Predict the networks, run them here, and print both."""
     from neuralpower.devices.host import cuda_number
 
-    parsing.check_batch_size(asked["batch_size"])
-    if asked["rounds"] < 1:
-        raise InputError(f"rounds {asked['rounds']}: must be 1 or more")
+    parsing.check_batch_size(options["batch_size"])
+    if options["rounds"] < 1:
+        raise InputError(f"rounds {options['rounds']}: must be 1 or more")
     from neuralpower.prediction.request import phase_in, recipe_in
 
-    phase, recipe = phase_in(asked), recipe_in(asked, str(asked["phase"]))
+    phase, recipe = phase_in(options), recipe_in(options, str(options["phase"]))
     if recipe.masters:
         raise InputError("--master-weights: evaluate runs steps without masters; leave it out")
     try:
-        gpu = asked["device"] is not None and cuda_number(asked["device"]) is not None
+        gpu = options["device"] is not None and cuda_number(options["device"]) is not None
     except InputError as no_place:
         way = "for measurements from elsewhere give --measured FILE.csv"
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
@@ -90,34 +90,34 @@ def _measure(models: Sequence[str], asked: Evaluate) -> None:
     from neuralpower.report.perfetto import write
     from neuralpower.report.results.measured import evaluation_json, evaluation_table
 
-    if asked["trace_file"] is not None:
-        check_place(asked["trace_file"], "trace.json")
+    if options["trace_file"] is not None:
+        check_place(options["trace_file"], "trace.json")
         if gpu:
             raise InputError("--trace-file: only the CPU's timeline can be measured; leave it out")
-    cases = _cases(models, asked, phase, recipe)
+    cases = _cases(models, options, phase, recipe)
     how: Any = {"show": tell}
     refused: list[tuple[Request, InputError]] = []
     hears = {"refused": lambda *one: refused.append(one)}
-    trained, results = (_on_gpu if gpu else _on_cpu)(asked, cases, how | hears)
+    trained, results = (_on_gpu if gpu else _on_cpu)(options, cases, how | hears)
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for request, error in refused:
         tell(f"Warning: {request.label}: {one_line(error)}")
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; see the warnings above")
-    say(json_text(evaluation_json(results, refused)) if asked["as_json"] else evaluation_table(results))
+    say(json_text(evaluation_json(results, refused)) if options["as_json"] else evaluation_table(results))
     _warn(results)
-    if asked["trace_file"] is not None:
+    if options["trace_file"] is not None:
         from neuralpower.profiling.cases import side_by_side
 
-        write(asked["trace_file"], side_by_side(results, trained, repeats=asked["rounds"], **how))
+        write(options["trace_file"], side_by_side(results, trained, repeats=options["rounds"], **how))
     if refused:
         failed = f"{len(refused)} of {len(cases)} networks"
         raise ModelError(f"{failed} could not be evaluated; see the warnings above")
 
 
 def _on_cpu(
-    asked: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
+    options: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on this CPU."""
     from neuralpower.devices.host import read_cpu
@@ -126,16 +126,16 @@ def _on_cpu(
     from neuralpower.prediction.evaluation.evaluate import metered
 
     cpu = read_cpu()
-    trained = parsing.predictor(asked["predictor"])
-    cases = _typed(asked, cases, trained)
+    trained = parsing.predictor(options["predictor"])
+    cases = _typed(options, cases, trained)
     apart = _without_extensions(trained.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
-    with metered("cpu", asked["energy"]) as meter:
+    with metered("cpu", options["energy"]) as meter:
         if isinstance(meter, NullMeter):
             way_out = r"[;,][^;,]*--power none[^;,]*"  # of other commands
             tell(f"Warning: no energy is measured: {re.sub(way_out, '', meter.text)}")
-        return trained, run(cases, trained, rounds=asked["rounds"], threads=cpu.cores, meter=meter, **how)
+        return trained, run(cases, trained, rounds=options["rounds"], threads=cpu.cores, meter=meter, **how)
 
 
 def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
@@ -148,16 +148,18 @@ def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
 
 
 def _on_gpu(
-    asked: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
+    options: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on the named GPU; raises DeviceError without one."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import rig as rigs
     from neuralpower.prediction.evaluation.on_gpu import evaluate_on, predictor_of
 
-    rig = rigs.open_rig(str(asked["device"]), "auto" if asked["energy"] else "none", read_cpu().cores)
-    trained = parsing.predictor(asked["predictor"]) if asked["predictor"] else predictor_of(rig)
-    return trained, evaluate_on(rig, _typed(asked, cases, trained), trained, energy=asked["energy"], **how)
+    rig = rigs.open_rig(str(options["device"]), "auto" if options["energy"] else "none", read_cpu().cores)
+    trained = parsing.predictor(options["predictor"]) if options["predictor"] else predictor_of(rig)
+    return trained, evaluate_on(
+        rig, _typed(options, cases, trained), trained, energy=options["energy"], **how
+    )
 
 
 def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Sequence[Request]:
@@ -171,11 +173,11 @@ def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Seq
     return typed
 
 
-def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
+def _compare(models: Sequence[str], options: Evaluate, file: Path) -> None:
     """Print predictions for networks that were measured elsewhere."""
     if models:
         raise InputError(f"--measured {file} names the networks; leave {', '.join(models)} out")
-    parsing.check_plot(asked["plot"])
+    parsing.check_plot(options["plot"])
     from neuralpower.data.networks import read_networks
 
     read_networks(file)  # what cannot be read is refused before torch is imported
@@ -183,8 +185,8 @@ def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
     from neuralpower.prediction.evaluation.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.results.measured import measured_json, measured_plot, measured_table
 
-    names = list(texts.names(asked["predictor"], "predictor") or (BEST,))
-    rows, refused, notes = read_measurements(file, device=asked["device"], trust_code=asked["trust_code"])
+    names = list(texts.names(options["predictor"], "predictor") or (BEST,))
+    rows, refused, notes = read_measurements(file, device=options["device"], trust_code=options["trust_code"])
     asking = Asking(names)
     compared = list(compare_measured(counted(rows, "predicting networks:", len(rows)), asking.predictors))
     for line in (*notes, *asking.notes):
@@ -199,21 +201,21 @@ def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
     shown = [*asking.predictors]
     say(
         json_text(measured_json(compared, shown, refused))
-        if asked["as_json"]
+        if options["as_json"]
         else measured_table(compared, shown)
     )
-    if asked["plot"] is not None:
-        measured_plot(compared, shown, asked["plot"])
+    if options["plot"] is not None:
+        measured_plot(compared, shown, options["plot"])
     if refused:
         raise ModelError(f"{file}: {len(refused)} rows could not be compared; see the warnings above")
 
 
-def _cases(models: Sequence[str], asked: Evaluate, phase: Phase, recipe: Recipe) -> list[Request]:
+def _cases(models: Sequence[str], options: Evaluate, phase: Phase, recipe: Recipe) -> list[Request]:
     """The named networks, and those in the listed files; raises InputError."""
     from neuralpower.networks.sources import resolve
     from neuralpower.prediction.request import Request
 
-    shape = texts.shape(asked["input_shape"])
+    shape = texts.shape(options["input_shape"])
     parsing.check_named(models, "model")
     cases: list[Request] = []
     for model in models:
@@ -222,8 +224,8 @@ def _cases(models: Sequence[str], asked: Evaluate, phase: Phase, recipe: Recipe)
             raise InputError(
                 "@ has no file name; write @FILE, with lines: MODEL, batch size, length, phase, tokens"
             )
-        one = (model, asked["batch_size"], asked["seq_len"], None)
-        lines = listed(Path(model[1:]), asked["trust_code"]) if is_list else [one]
+        one = (model, options["batch_size"], options["seq_len"], None)
+        lines = listed(Path(model[1:]), options["trust_code"]) if is_list else [one]
         given = None if is_list else shape
         for name, batch, length, line_phase in lines:
             try:

@@ -28,51 +28,53 @@ app = Typer()
 @with_options
 def explain(
     trace: Annotated[Path, Argument(help="A trace of torch.profiler: FILE.json or FILE.json.gz.")],
-    **asked: Unpack[Explain],
+    **options: Unpack[Explain],
 ) -> None:
     """Price the calls of a trace; name causes, gaps, and what has no price."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    form = form_of(options["form"], options["out"], options["as_json"])
     _check_is_file(trace)
-    given = [Path(one) for one in (trace, asked["against"], asked["capture"]) if one is not None]
+    given = [Path(one) for one in (trace, options["against"], options["capture"]) if one is not None]
     for file in given:
         check_read(file)
-    parsing.check_plot(asked["plot"])
-    check_out(asked["out"], form)
+    parsing.check_plot(options["plot"])
+    check_out(options["out"], form)
     stage("importing torch and transformers")
     from neuralpower.report.pictures import draw
     from neuralpower.report.results.traces import explanation_page, explanation_table, shown_columns
     from neuralpower.traces.explanation import COLUMNS, explained, predictor_for
 
     stage(f"reading {trace.name}")
-    against, capture = (None if one is None else Path(one) for one in (asked["against"], asked["capture"]))
-    found = explained(
+    against, capture = (
+        None if one is None else Path(one) for one in (options["against"], options["capture"])
+    )
+    explanation = explained(
         trace,
-        lambda recording: predictor_for(recording, asked["device"], asked["predictor"]),
+        lambda recording: predictor_for(recording, options["device"], options["predictor"]),
         against,
         capture,
     )
-    if asked["plot"] is not None:
-        draw(explanation_page(found), asked["plot"])
+    if options["plot"] is not None:
+        draw(explanation_page(explanation), options["plot"])
 
     def rows() -> Rows:
         return [
             [column.name for column in COLUMNS],
-            *([column.value(row) for column in COLUMNS] for row in found.rows),
+            *([column.value(row) for column in COLUMNS] for row in explanation.rows),
         ]
 
     def readable() -> Rows:
-        columns = shown_columns(found)
-        return [[*columns], *([cell(row) for cell in columns.values()] for row in found.rows)]
+        columns = shown_columns(explanation)
+        return [[*columns], *([cell(row) for cell in columns.values()] for row in explanation.rows)]
 
     answer = Answer(
-        title=f"{found.trace} on {found.device}",
-        table=lambda: explanation_table(found, asked["top"], marked=True),
-        json=found.to_json,
+        title=f"{explanation.trace} on {explanation.device}",
+        table=lambda: explanation_table(explanation, options["top"], marked=True),
+        json=explanation.to_json,
         rows=rows,
         shown=readable,
-        page=lambda: explanation_page(found),
+        page=lambda: explanation_page(explanation),
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
 
 
 def _check_is_file(trace: Path) -> None:

@@ -26,15 +26,15 @@ GRIDDED = {"batch_size": "batch size", "seq_len": "seq-len", "context": "context
     )
 )
 @with_options
-def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
+def sweep(model: Model, **options: Unpack[Sweep]) -> None:
     """Predict the points of the grid, and mark the Pareto-optimal ones."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    form = form_of(options["form"], options["out"], options["as_json"])
     for name, said in GRIDDED.items():
-        if asked.get(name) is not None:
-            texts.sizes(str(asked.get(name)), said)
-    texts.shape(asked["input_shape"])
-    if asked["memory"] is not None:
-        bytes_of(asked["memory"])
+        if options.get(name) is not None:
+            texts.sizes(str(options.get(name)), said)
+    texts.shape(options["input_shape"])
+    if options["memory"] is not None:
+        bytes_of(options["memory"])
     stage("importing torch and transformers")
     from neuralpower.api.loaded import LoadedPredictor, swept
     from neuralpower.files.csv_files import write_csv
@@ -42,33 +42,33 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     from neuralpower.report.pictures import draw, sweep_page
     from neuralpower.report.results.explored import sweep_table
 
-    parsing.check_plot(asked["plot"])
-    parsing.check_file(asked["csv"], "points.csv")
-    check_out(asked["out"], form)
-    check_used(cluster_in(asked), layouts_in(asked), asked, model)
+    parsing.check_plot(options["plot"])
+    parsing.check_file(options["csv"], "points.csv")
+    check_out(options["out"], form)
+    check_used(cluster_in(options), layouts_in(options), options, model)
     predictors = [
         LoadedPredictor(parsing.predictor(name, device))
-        for name in texts.names(asked["predictor"], "predictor") or (None,)
-        for device in texts.names(device_in(asked), "device") or (None,)
+        for name in texts.names(options["predictor"], "predictor") or (None,)
+        for device in texts.names(device_in(options), "device") or (None,)
     ]
-    found = swept(model, predictors, asked)
-    if all(point.error for point in found.points):
-        raise InputError(f"no point could be predicted: {found.points[0].error}")
-    rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
-    if asked["csv"] is not None:
-        write_csv(asked["csv"], rows)
-    if asked["plot"] is not None:
-        draw(sweep_page(found), asked["plot"])
+    grid = swept(model, predictors, options)
+    if all(point.error for point in grid.points):
+        raise InputError(f"no point could be predicted: {grid.points[0].error}")
+    rows = [vars(grid.points[0]), *(vars(p).values() for p in grid.points)]
+    if options["csv"] is not None:
+        write_csv(options["csv"], rows)
+    if options["plot"] is not None:
+        draw(sweep_page(grid), options["plot"])
     answer = Answer(
-        title=f"{model}: {len(found.points)} points",
-        table=lambda: sweep_table(found, asked["top"], marked=True),
-        json=found.to_json,
+        title=f"{model}: {len(grid.points)} points",
+        table=lambda: sweep_table(grid, options["top"], marked=True),
+        json=grid.to_json,
         rows=lambda: [[*row] for row in rows],
-        lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],
-        page=lambda: sweep_page(found),
-        warnings=found.warnings,
+        lead=lambda: [*warning_lines(grid.warnings), *note_lines(grid.notes)],
+        page=lambda: sweep_page(grid),
+        warnings=grid.warnings,
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
 
 
 @app.command(
@@ -78,32 +78,32 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     )
 )
 @with_options
-def rank(model: Model, **asked: Unpack[Rank]) -> None:
+def rank(model: Model, **options: Unpack[Rank]) -> None:
     """Rank the devices; exit code 1 where the model fits none."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    check_out(asked["out"], form)
-    parsing.check_plot(asked["plot"])
-    parsing.check_batch_size(asked["batch_size"])
+    form = form_of(options["form"], options["out"], options["as_json"])
+    check_out(options["out"], form)
+    parsing.check_plot(options["plot"])
+    parsing.check_batch_size(options["batch_size"])
     stage("importing torch and transformers")
     from neuralpower.api.ranked import asked_rank
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw
     from neuralpower.report.results.ranked import rank_cells, rank_page, rank_table, skipped_lines
 
-    found = asked_rank(model, asked["device"], asked)
-    if asked["plot"] is not None:
-        draw(rank_page(found), asked["plot"])
+    ranking = asked_rank(model, options["device"], options)
+    if options["plot"] is not None:
+        draw(rank_page(ranking), options["plot"])
     answer = Answer(
-        title=f"{model} on {len(found.devices)} devices",
-        table=lambda: rank_table(found, asked["top"], marked=True),
-        json=found.to_json,
-        rows=lambda: rank_cells(found),
-        lead=lambda: [*warning_lines(found.warnings), *skipped_lines(found), *note_lines(found.notes)],
-        page=lambda: rank_page(found),
-        warnings=(*found.warnings, *skipped_lines(found)),
+        title=f"{model} on {len(ranking.devices)} devices",
+        table=lambda: rank_table(ranking, options["top"], marked=True),
+        json=ranking.to_json,
+        rows=lambda: rank_cells(ranking),
+        lead=lambda: [*warning_lines(ranking.warnings), *skipped_lines(ranking), *note_lines(ranking.notes)],
+        page=lambda: rank_page(ranking),
+        warnings=(*ranking.warnings, *skipped_lines(ranking)),
     )
-    give(answer, form, asked["out"])
-    if not found.ranked:
+    give(answer, form, options["out"])
+    if not ranking.ranked:
         raise Exit(1)
 
 
@@ -114,22 +114,22 @@ def rank(model: Model, **asked: Unpack[Rank]) -> None:
     )
 )
 @with_options
-def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
+def parallel(model: Model, **options: Unpack[Parallel]) -> None:
     """Rank the layouts; exit code 1 where none fits."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    cluster = cluster_in(asked)
+    form = form_of(options["form"], options["out"], options["as_json"])
+    cluster = cluster_in(options)
     if cluster is None:
         raise InputError("parallel: --devices says which devices there are; give --devices 8xh100-sxm")
-    for batch in texts.counts(asked["batch_size"], "batch size"):
+    for batch in texts.counts(options["batch_size"], "batch size"):
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
     from neuralpower.api.loaded import laid
     from neuralpower.report.results.layouts import layouts_table
 
-    check_out(asked["out"], form)
-    trained = parsing.predictor(asked["predictor"], cluster.spec.slug, asked["dtype"])
-    found = laid(model, trained, asked)
-    rows = [one.to_json() for one in found.found]
+    check_out(options["out"], form)
+    trained = parsing.predictor(options["predictor"], cluster.spec.slug, options["dtype"])
+    layouts = laid(model, trained, options)
+    rows = [one.to_json() for one in layouts.found]
     flat = [
         {
             **row,
@@ -137,15 +137,15 @@ def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
             "runtime_s": one.runtime_s and one.runtime_s.value,
             "energy_j": one.energy_j and one.energy_j.value,
         }
-        for row, one in zip(rows, found.found, strict=True)
+        for row, one in zip(rows, layouts.found, strict=True)
     ]
     answer = Answer(
         title=f"{model} on {cluster}",
-        table=lambda: layouts_table(found, asked["top"], marked=True),
-        json=found.to_json,
+        table=lambda: layouts_table(layouts, options["top"], marked=True),
+        json=layouts.to_json,
         rows=lambda: [[*flat[0]], *([*row.values()] for row in flat)],
-        lead=lambda: layouts_table(found, asked["top"]).splitlines()[:2],
+        lead=lambda: layouts_table(layouts, options["top"]).splitlines()[:2],
     )
-    give(answer, form, asked["out"])
-    if not found.fitting:
+    give(answer, form, options["out"])
+    if not layouts.fitting:
         raise Exit(1)

@@ -35,33 +35,33 @@ app = Typer()
     )
 )
 @with_options
-def fit(model: Model, **asked: Unpack[Fit]) -> None:
+def fit(model: Model, **options: Unpack[Fit]) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    parsing.check_batch_size(asked["batch_size"])
-    if asked["memory"] is not None:
-        bytes_of(asked["memory"])  # refused before torch is imported
-    spread, _ = fitted_in(asked, model)
+    form = form_of(options["form"], options["out"], options["as_json"])
+    parsing.check_batch_size(options["batch_size"])
+    if options["memory"] is not None:
+        bytes_of(options["memory"])  # refused before torch is imported
+    spread, _ = fitted_in(options, model)
     check_used(cluster_in(spread), layouts_in(spread), spread, model)
-    if asked["no_cache"] or asked["out"] is not None or asked["memory_picture"] is not None:
-        _fit(model, asked, form)
+    if options["no_cache"] or options["out"] is not None or options["memory_picture"] is not None:
+        _fit(model, options, form)
     else:
-        answered(model, {"command": "fit", **asked}, lambda: _fit(model, asked, form))
+        answered(model, {"command": "fit", **options}, lambda: _fit(model, options, form))
 
 
-def _fit(model: str, asked: Fit, form: str) -> None:
+def _fit(model: str, options: Fit, form: str) -> None:
     """Find the answer and print it; raises Exit where the model does not fit."""
     stage("importing torch and transformers")
     from neuralpower.api.loaded import chosen, fitted
     from neuralpower.prediction.fits.verdict import DOES_NOT_FIT
     from neuralpower.report.results.explored import fit_table
 
-    picture, named = asked["memory_picture"], asked["predictor"]
-    check_out(asked["out"], form)
-    parsing.check_memory_picture(picture, layouts_in(fitted_in(asked, model)[0])[0].alone)
+    picture, named = options["memory_picture"], options["predictor"]
+    check_out(options["out"], form)
+    parsing.check_memory_picture(picture, layouts_in(fitted_in(options, model)[0])[0].alone)
     passes: list[Lived] = []
     trained = None if named is None else chosen(None, named).predictor
-    found, request = fitted(model, asked, trained, passes.append if picture is not None else None)
+    found, request = fitted(model, options, trained, passes.append if picture is not None else None)
     if picture is not None:
         _draw(passes, found, picture)
     shown = found.to_json()
@@ -76,7 +76,7 @@ def _fit(model: str, asked: Fit, form: str) -> None:
         shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],
         lead=lambda: fit_table(found, request, found.device).splitlines(),
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
     if found.verdict == DOES_NOT_FIT:
         raise Exit(1)
 

@@ -40,14 +40,14 @@ def gate(
             autocompletion=completed_models,
         ),
     ] = None,
-    **asked: Unpack[Gate],
+    **options: Unpack[Gate],
 ) -> None:
     """Compare models with a baseline; exit code 1 where one became too slow or too large."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    check_out(asked["out"], form)
-    check_file(asked["junit"], "gate.xml")
-    limits_in(asked)
-    baseline = asked["baseline"]
+    form = form_of(options["form"], options["out"], options["as_json"])
+    check_out(options["out"], form)
+    check_file(options["junit"], "gate.xml")
+    limits_in(options)
+    baseline = options["baseline"]
     if baseline is None:
         raise InputError("gate: no baseline; add --baseline FILE, and --update to write it the first time")
     stage("importing torch and transformers")
@@ -55,11 +55,11 @@ def gate(
     from neuralpower.files.atomic import replace_file
     from neuralpower.report.results.gates import junit_text, workflow_lines
 
-    gated = asked_gate(models or (), baseline, asked, update=asked["update"])
-    give(_answer(gated), form, asked["out"])
-    if asked["junit"] is not None:
-        replace_file(asked["junit"], junit_text(gated))
-    if asked["github"] and form != JSON:
+    gated = asked_gate(models or (), baseline, options, update=options["update"])
+    give(_answer(gated), form, options["out"])
+    if options["junit"] is not None:
+        replace_file(options["junit"], junit_text(gated))
+    if options["github"] and form != JSON:
         for line in workflow_lines(gated):
             say(line)
     if not gated.passes:

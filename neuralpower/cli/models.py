@@ -46,16 +46,16 @@ class Listed(OptionGroup):
     epilog=examples("neuralpower models --task language", "neuralpower models 'llama*' --format json")
 )
 @with_options
-def models(asked: Listed) -> None:
+def models(options: Listed) -> None:
     """List models; the zoo's FLOP count all operations of one sample's forward pass."""
-    form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
-    check_out(asked.output["out"], form)
-    pattern, task = [one.removeprefix("zoo:") for one in asked.pattern or ()], asked.task
+    form = form_of(options.output["form"], options.output["out"], options.output["as_json"])
+    check_out(options.output["out"], form)
+    pattern, task = [one.removeprefix("zoo:") for one in options.pattern or ()], options.task
     listed, zoo = _entries(pattern, task), _zoo(pattern, task)
     for one in pattern:
         if not (fnmatch.filter([*listed, *zoo], one) or _entries([one], task)):
             raise unknown("model", one, [*_entries((), task), *_zoo((), task)], ModelError)
-    if asked.names:
+    if options.names:
         found = [*listed, *zoo]
         answer = Answer(
             title=f"{len(found)} models",
@@ -65,7 +65,7 @@ def models(asked: Listed) -> None:
         )
     else:
         answer = _answer(list(listed.values()), zoo)
-    give(answer, form, asked.output["out"])
+    give(answer, form, options.output["out"])
 
 
 def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:

@@ -93,7 +93,7 @@ def check_batch_size(asked: int | None) -> None:
         raise InputError(f"batch size {asked}: must be 1 or more; choose --batch-size 1")
 
 
-def usual_dtype(model: str, trained: Predictor | None = None, asked: Any = None, run: str = "") -> str:
+def usual_dtype(model: str, trained: Predictor | None = None, options: Any = None, run: str = "") -> str:
     """The requested dtype, else that in which a model was published, or in which run engine serves it.
 
     Float32 where none is known. If the predictor's device does not have it, use the nearest dtype. A note
@@ -102,7 +102,7 @@ def usual_dtype(model: str, trained: Predictor | None = None, asked: Any = None,
     from neuralpower.cli.output import tell
     from neuralpower.prediction.request import dtype_for
 
-    found, notes = dtype_for(model, asked, trained, run)
+    found, notes = dtype_for(model, options, trained, run)
     for note in notes:
         tell(f"Note: {note}")
     return found

@@ -37,46 +37,46 @@ app = Typer()
     )
 )
 @with_options
-def predict(model: Model, **asked: Unpack[Predict]) -> None:
+def predict(model: Model, **options: Unpack[Predict]) -> None:
     """Predict the network, print the result, and write the requested files."""
-    form = _check(model, asked)
-    files = [asked[name] for name in ("out", "csv", "trace_file", "plot", "memory_picture")]
-    if asked["no_cache"] or any(file is not None for file in files):
-        _predict(model, asked, form)
+    form = _check(model, options)
+    files = [options[name] for name in ("out", "csv", "trace_file", "plot", "memory_picture")]
+    if options["no_cache"] or any(file is not None for file in files):
+        _predict(model, options, form)
     else:
-        answered(model, asked, lambda: _predict(model, asked, form))
+        answered(model, options, lambda: _predict(model, options, form))
 
 
-def _predict(model: str, asked: Predict, form: str) -> None:
+def _predict(model: str, options: Predict, form: str) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.predicting import predicted
     from neuralpower.files.atomic import check_place
     from neuralpower.prediction.prediction import check_coverage
     from neuralpower.prediction.request import phase_in
 
-    phase_in(asked)
-    parsing.check_plot(asked["plot"])
-    parsing.check_memory_picture(asked["memory_picture"], layouts_in(asked)[0].alone)
-    parsing.check_file(asked["csv"], "rows.csv")
-    check_out(asked["out"], form)
-    if asked["trace_file"] is not None:
-        check_place(asked["trace_file"], "trace.json")
+    phase_in(options)
+    parsing.check_plot(options["plot"])
+    parsing.check_memory_picture(options["memory_picture"], layouts_in(options)[0].alone)
+    parsing.check_file(options["csv"], "rows.csv")
+    check_out(options["out"], form)
+    if options["trace_file"] is not None:
+        check_place(options["trace_file"], "trace.json")
     stage("loading the predictor")
-    trained = _predictor(asked)
+    trained = _predictor(options)
     stages: list[Stage | Omitted] = []
-    drawn = (asked["plot"], asked["trace_file"], asked["memory_picture"]) != (
+    drawn = (options["plot"], options["trace_file"], options["memory_picture"]) != (
         None,
         None,
         None,
     ) or form == HTML
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
-    least = asked["min_coverage"]
+    least = options["min_coverage"]
     later: list[Callable[[], None]] = []
-    prediction = predicted(trained, model, None, {**asked, "min_coverage": None}, seen, later)
-    _give(asked, form, prediction, stages, trained)
+    prediction = predicted(trained, model, None, {**options, "min_coverage": None}, seen, later)
+    _give(options, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
-    _check_limits(prediction, asked)
+    _check_limits(prediction, options)
     _make_quick(later)
 
 
@@ -99,7 +99,7 @@ def _check_limits(prediction: Prediction, asked: Predict) -> None:
 
 
 def _give(
-    asked: Predict, form: str, prediction: Prediction, stages: Sequence[Stage | Omitted], trained: Predictor
+    options: Predict, form: str, prediction: Prediction, stages: Sequence[Stage | Omitted], trained: Predictor
 ) -> None:
     """Print the prediction, and write the requested files."""
     from neuralpower.files.csv_files import write_csv
@@ -107,23 +107,23 @@ def _give(
     from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells
 
-    table = _table(prediction, asked) if form == TABLE else ""
-    rows = [] if asked["csv"] is None else prediction_cells(prediction)
-    if asked["trace_file"] is not None:
+    table = _table(prediction, options) if form == TABLE else ""
+    rows = [] if options["csv"] is None else prediction_cells(prediction)
+    if options["trace_file"] is not None:
         parts = document([predicted(prediction, stages, trained)], {"predicted": [about(prediction, stages)]})
-        write(asked["trace_file"], parts)
-    if asked["plot"] is not None:
-        draw(prediction_page(prediction, stages, trained), asked["plot"])
-    if asked["memory_picture"] is not None:
+        write(options["trace_file"], parts)
+    if options["plot"] is not None:
+        draw(prediction_page(prediction, stages, trained), options["plot"])
+    if options["memory_picture"] is not None:
         from neuralpower.report.results.memory_pictures import of_stages, write_memory
 
         one = of_stages(prediction.model, stages, trained.platform)
-        write_memory(one, prediction.memory, asked["memory_picture"])
-    if asked["csv"] is not None:
-        write_csv(asked["csv"], rows)
-    answer = prediction_answer(prediction, lambda: table or _table(prediction, asked), asked["by"])
+        write_memory(one, prediction.memory, options["memory_picture"])
+    if options["csv"] is not None:
+        write_csv(options["csv"], rows)
+    answer = prediction_answer(prediction, lambda: table or _table(prediction, options), options["by"])
     answer = replace(answer, page=lambda: prediction_page(prediction, stages, trained))
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])
 
 
 def _table(prediction: Prediction, view: Predict) -> str:
@@ -148,17 +148,17 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
     )
 
 
-def _check(model: str, asked: Predict) -> str:
+def _check(model: str, options: Predict) -> str:
     """The form of the answer; raises InputError for an impossible value of an option. Imports no torch."""
-    parsing.check_batch_size(asked["batch_size"])
-    check_used(cluster_in(asked), layouts_in(asked), asked, model)
-    check_share("strict", asked["min_coverage"], "--strict 0.95")
-    ceilings_in(asked)
-    top, depth = asked["top"], asked["depth"]
+    parsing.check_batch_size(options["batch_size"])
+    check_used(cluster_in(options), layouts_in(options), options, model)
+    check_share("strict", options["min_coverage"], "--strict 0.95")
+    ceilings_in(options)
+    top, depth = options["top"], options["depth"]
     if top < 0 or depth < 1:
         text = "top must be 0 (all rows) or more, depth 1 or more"
         raise InputError(f"top {top}, depth {depth}: {text}")
-    return form_of(asked["form"], asked["out"], asked["as_json"])
+    return form_of(options["form"], options["out"], options["as_json"])
 
 
 def _predictor(asked: Predict) -> Predictor:

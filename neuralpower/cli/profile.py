@@ -108,58 +108,58 @@ class Profile(OptionGroup):
     )
 )
 @with_options
-def profile(asked: Profile) -> None:
+def profile(options: Profile) -> None:
     """Run the network with and without instrumentation, and print and write its rows."""
-    shape = _checked_shape(asked)
-    _check_names(asked)
-    result = _run(asked, shape)
+    shape = _checked_shape(options)
+    _check_names(options)
+    result = _run(options, shape)
 
     from neuralpower.profiling.result import written
 
-    view: dict[str, Any] = {"by": asked.rows.by, "depth": asked.rows.depth}
-    if asked.csv is not None:
-        result.to_csv(asked.csv, **view)
-    if asked.markdown is not None:
-        written(result.to_markdown(asked.rows.sort, asked.rows.top, **view) + "\n", asked.markdown)
-    if asked.trace_file is not None:
-        result.to_chrome_trace(asked.trace_file)
+    view: dict[str, Any] = {"by": options.rows.by, "depth": options.rows.depth}
+    if options.csv is not None:
+        result.to_csv(options.csv, **view)
+    if options.markdown is not None:
+        written(result.to_markdown(options.rows.sort, options.rows.top, **view) + "\n", options.markdown)
+    if options.trace_file is not None:
+        result.to_chrome_trace(options.trace_file)
     say(
         json_text(result.to_json())
-        if asked.as_json
-        else result.table(asked.rows.sort, asked.rows.top, marked=True, **view)
+        if options.as_json
+        else result.table(options.rows.sort, options.rows.top, marked=True, **view)
     )
-    if asked.rows.strict and result.unmodelled:
+    if options.rows.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
         advice = "leave --strict out, or count them in Python with custom="
         raise CoverageError(f"coverage {result.coverage:.1%}: {names} not counted; {advice}")
 
 
-def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
+def _checked_shape(options: Profile) -> tuple[int, ...] | None:
     """The shape of one sample; raises InputError for impossible numbers. Quick: imports no torch."""
-    parsing.check_batch_size(asked.sizes.batch_size)
-    numbers = {name: getattr(asked.rows, name) for name in ("top", "depth")}
-    numbers |= {name: getattr(asked.measuring, name) for name in ("repeat", "warmup")}
-    if min(numbers.values()) < 0 or asked.rows.depth < 1:
+    parsing.check_batch_size(options.sizes.batch_size)
+    numbers = {name: getattr(options.rows, name) for name in ("top", "depth")}
+    numbers |= {name: getattr(options.measuring, name) for name in ("repeat", "warmup")}
+    if min(numbers.values()) < 0 or options.rows.depth < 1:
         text = ", ".join(f"{name} {number}" for name, number in numbers.items())
         raise InputError(f"{text}: depth must be 1 or more, the others 0 or more")
-    if asked.trace_file is not None and not asked.measuring.repeat:
+    if options.trace_file is not None and not options.measuring.repeat:
         raise InputError("a trace file needs a run; choose --repeat 1 or more")
-    return asked.sizes.shape
+    return options.sizes.shape
 
 
-def _check_names(asked: Profile) -> None:
+def _check_names(options: Profile) -> None:
     """Raise InputError for an unknown name, or a file that cannot be written."""
     from neuralpower.files.atomic import check_place
     from neuralpower.profiling.conventions import check_convention
 
-    check_convention(asked.rows.convention, asked.rows.unit, asked.phase)
-    parsing.check_file(asked.csv, "rows.csv")
-    parsing.check_file(asked.markdown, "table.md")
-    if asked.trace_file is not None:
-        check_place(asked.trace_file, "trace.json")
+    check_convention(options.rows.convention, options.rows.unit, options.phase)
+    parsing.check_file(options.csv, "rows.csv")
+    parsing.check_file(options.markdown, "table.md")
+    if options.trace_file is not None:
+        check_place(options.trace_file, "trace.json")
 
 
-def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
+def _run(options: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
     stage("importing torch and transformers")
     from neuralpower.devices.host import read_cpu
     from neuralpower.layers.base import torch_dtype
@@ -168,29 +168,29 @@ def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
     from neuralpower.networks.sources import InputRequest, resolve
     from neuralpower.profiling import profile as run
 
-    sizes, place = asked.sizes, device_named(asked.device)
-    target = str(place) if asked.measuring.repeat else "meta"
-    source = resolve(asked.model)
+    sizes, place = options.sizes, device_named(options.device)
+    target = str(place) if options.measuring.repeat else "meta"
+    source = resolve(options.model)
     batch = source.batch_size(sizes.batch_size, shape)
     dtype = torch_dtype(parsing.dtype(sizes.dtype))
-    request = InputRequest(batch, sizes.seq_len, shape, dtype, labels=asked.phase == "training")
+    request = InputRequest(batch, sizes.seq_len, shape, dtype, labels=options.phase == "training")
     network = source.build(target, request.dtype)
     inputs = source.inputs(network, request, device=target)
-    if asked.phase == "training":
+    if options.phase == "training":
         network.train()
-    if asked.measuring.repeat:
+    if options.measuring.repeat:
         prepare_process(read_cpu().cores)
-    stage(f"running {asked.model}")
+    stage(f"running {options.model}")
     return run(
         network,
         inputs.args,
         inputs.kwargs,
-        phase=asked.phase,
-        warmup=asked.measuring.warmup,
-        repeat=max(asked.measuring.repeat, 1),
-        runtime=bool(asked.measuring.repeat),
-        power=asked.measuring.power,
-        flop_unit=asked.rows.unit,
-        convention=asked.rows.convention,
-        name=asked.model,
+        phase=options.phase,
+        warmup=options.measuring.warmup,
+        repeat=max(options.measuring.repeat, 1),
+        runtime=bool(options.measuring.repeat),
+        power=options.measuring.power,
+        flop_unit=options.rows.unit,
+        convention=options.rows.convention,
+        name=options.model,
     )

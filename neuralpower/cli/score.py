@@ -30,12 +30,12 @@ app = Typer()
 @with_options
 def score(
     file: Annotated[str, Argument(help="JSON lines, one candidate each; - for standard input.")],
-    **asked: Unpack[Score],
+    **options: Unpack[Score],
 ) -> None:
     """Score the candidates of a file and rank them."""
     from neuralpower.files.paths import check_regular
 
-    form, by = form_of(asked["form"], asked["out"], asked["as_json"]), asked["by"]
+    form, by = form_of(options["form"], options["out"], options["as_json"]), options["by"]
     parsing.check_named([file], "file")
     if file != "-":
         check_regular(file)
@@ -43,7 +43,7 @@ def score(
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
-    check_out(asked["out"], form)
+    check_out(options["out"], form)
     stage("importing torch and transformers")
 
     from neuralpower.layers.base import FORWARD
@@ -51,9 +51,9 @@ def score(
     from neuralpower.prediction.explore.score import warnings_of
     from neuralpower.report.results.explored import score_table
 
-    trained = parsing.predictor(asked["predictor"], asked["device"])
+    trained = parsing.predictor(options["predictor"], options["device"])
     stage("scoring the candidates")
-    found = scored(lines.splitlines(), trained, by, trust_code=asked["trust_code"])
+    found = scored(lines.splitlines(), trained, by, trust_code=options["trust_code"])
     for one in found:
         if one.error:
             tell(f"Warning: {file} line {one.line}: {one.error}")
@@ -71,8 +71,8 @@ def score(
     shown = [one.to_json() for one in found]
     answer = Answer(
         title=f"{len(found)} candidates by {by}, on {trained.device}",
-        table=lambda: score_table(found, asked["top"], about),
+        table=lambda: score_table(found, options["top"], about),
         json=lambda: "\n".join(map(json_text, shown)),
         rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
     )
-    give(answer, form, asked["out"])
+    give(answer, form, options["out"])

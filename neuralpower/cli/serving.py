@@ -26,26 +26,26 @@ app = Typer()
     )
 )
 @with_options
-def traffic(model: Model, **asked: Unpack[Traffic]) -> None:
+def traffic(model: Model, **options: Unpack[Traffic]) -> None:
     """Serve requests without running anything: waiting times, throughput, energy, and the highest rate."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    check_out(asked["out"], form)
+    form = form_of(options["form"], options["out"], options["as_json"])
+    check_out(options["out"], form)
     stage("importing torch and transformers")
     from neuralpower.api.serving import asked_traffic
     from neuralpower.report.results.served import traffic_page, traffic_table
 
-    given: dict[str, Any] = {name: asked.get(name) for name in options_of(Serving)}
-    found = asked_traffic(model, asked["device"], asked["predictor"], given)
+    given: dict[str, Any] = {name: options.get(name) for name in options_of(Serving)}
+    served = asked_traffic(model, options["device"], options["predictor"], given)
     give(
         Answer(
-            title=f"{found.model} on {found.devices} x {found.device}",
-            table=lambda: traffic_table(found),
-            json=found.to_json,
-            rows=lambda: _traffic_rows(found),
-            page=lambda: traffic_page(found),
+            title=f"{served.model} on {served.devices} x {served.device}",
+            table=lambda: traffic_table(served),
+            json=served.to_json,
+            rows=lambda: _traffic_rows(served),
+            page=lambda: traffic_page(served),
         ),
         form,
-        asked["out"],
+        options["out"],
     )
 
 
@@ -79,34 +79,34 @@ COLUMNS = (
     )
 )
 @with_options
-def plan(model: Model, **asked: Unpack[Plan]) -> None:
+def plan(model: Model, **options: Unpack[Plan]) -> None:
     """Rank the devices that serve a rate; exit code 1 where none keeps the promise."""
-    form = form_of(asked["form"], asked["out"], asked["as_json"])
-    check_out(asked["out"], form)
+    form = form_of(options["form"], options["out"], options["as_json"])
+    check_out(options["out"], form)
     stage("importing torch and transformers")
     from neuralpower.api.serving import asked_plan
     from neuralpower.report.results.served import plan_page, plan_table
     from neuralpower.serving.plan import Interrupted
 
-    given: dict[str, Any] = {name: asked.get(name) for name in options_of(Planning)}
+    given: dict[str, Any] = {name: options.get(name) for name in options_of(Planning)}
     interrupted: Interrupted | None = None
     try:
-        found = asked_plan(model, given)
+        ranked = asked_plan(model, given)
     except Interrupted as error:
-        interrupted, found = error, error.plan
-    rows = [choice.to_json() for choice in found.choices]
+        interrupted, ranked = error, error.plan
+    rows = [choice.to_json() for choice in ranked.choices]
     give(
         Answer(
-            title=f"{found.model} at {found.rate:g} requests/s",
-            table=lambda: plan_table(found),
-            json=found.to_json,
+            title=f"{ranked.model} at {ranked.rate:g} requests/s",
+            table=lambda: plan_table(ranked),
+            json=ranked.to_json,
             rows=lambda: [COLUMNS, *([row[name] for name in COLUMNS] for row in rows)],
-            page=lambda: plan_page(found),
+            page=lambda: plan_page(ranked),
         ),
         form,
-        asked["out"],
+        options["out"],
     )
     if interrupted is not None:
         raise interrupted
-    if not found.choices:
+    if not ranked.choices:
         raise Exit(1)

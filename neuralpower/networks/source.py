@@ -225,7 +225,7 @@ def checked_module(value: Any, text: str, dtype: torch.dtype | None) -> nn.Modul
     raise ModelError(f"{text} gives a {kind}; it has to return an nn.Module or (module, inputs)")
 
 
-def brought_inputs(name: str, own: Inputs, request: InputRequest) -> Inputs:
+def brought_inputs(name: str, inputs: Inputs, request: InputRequest) -> Inputs:
     """Inputs that a network brings, in the requested batch size; raises InputError for a length."""
     if request.seq_len is not None:
         raise InputError(
@@ -233,4 +233,4 @@ def brought_inputs(name: str, own: Inputs, request: InputRequest) -> Inputs:
             "return the module alone, with an example_inputs(batch_size, seq_len) in its file"
         )
     shapes_only = torch.get_default_device().type == "meta"  # a large batch of real tensors takes memory
-    return in_batches(own.mapped(without_data if shapes_only else with_values), request.batch_size)
+    return in_batches(inputs.mapped(without_data if shapes_only else with_values), request.batch_size)

@@ -88,39 +88,39 @@ def profile(
 
 
 def _profiled(
-    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, settings: Settings
 ) -> NetworkProfile:
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is not a network that can be run; give an nn.Module")
     model = unwrapped(model)
     arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    asked.check()
-    place = _place(model, asked.device, asked.runtime)
+    settings.check()
+    place = _place(model, settings.device, settings.runtime)
 
     def moved(value: Any) -> Any:  # a tensor without values stays, as for a model without weights
         return value.to(place) if isinstance(value, Tensor) and not value.is_meta else value
 
     arguments, kwargs = tree_map(moved, (arguments, dict(kwargs or {})))
-    with torch.set_grad_enabled(asked.training):
+    with torch.set_grad_enabled(settings.training):
         traced = trace(model, arguments, kwargs, training=None)
-    by_module = module_counts(model, traced, asked.convention, arguments, kwargs)
-    rules = ruled(asked.custom, model, traced)
-    step = Step(model, arguments, kwargs, asked.phase, asked.loss, asked.optimizer)
-    runs, stepped = _measured(step, traced, place, asked)
+    by_module = module_counts(model, traced, settings.convention, arguments, kwargs)
+    rules = ruled(settings.custom, model, traced)
+    step = Step(model, arguments, kwargs, settings.phase, settings.loss, settings.optimizer)
+    runs, stepped = _measured(step, traced, place, settings)
     device_name = title_of(place)
     counted: dict[str, Any] = {"modules": by_module, "rules": rules, "optimizer": stepped}
     counted |= {"hardware": known_hardware(device_name), "host": place.type != "cpu"}
-    builder = Builder(model, traced, runs, asked.convention, training=asked.training, **counted)
+    builder = Builder(model, traced, runs, settings.convention, training=settings.training, **counted)
     rows = tuple(builder.rows())
     parameters = list(model.parameters())
     how = f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"
     return NetworkProfile(
-        model=asked.name or type(model).__name__,
+        model=settings.name or type(model).__name__,
         device=device_name,
         dtype=_dtype(parameters),
-        phase=asked.phase,
-        convention=asked.convention,
-        flop_unit=asked.flop_unit,
+        phase=settings.phase,
+        convention=settings.convention,
+        flop_unit=settings.flop_unit,
         total=whole(rows, runs, parameters, traced.parameters),
         rows=rows,
         unmodelled=_unmodelled(traced, rows),
@@ -129,7 +129,7 @@ def _profiled(
         environment=_environment(place, runs),
         input_shape=next((tuple(t.shape) for t in tensors_of((arguments, kwargs)) if t.dim()), ()),
         notes=() if traced.method == "meta" else (how,),
-        power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
+        power_reason="" if runs is None or settings.power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, arguments, kwargs),
     )
@@ -151,15 +151,18 @@ def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -
 
 
 def _measured(
-    step: Step, traced: Trace, place: torch.device, asked: Settings
+    step: Step, traced: Trace, place: torch.device, settings: Settings
 ) -> tuple[Runs | None, Layer | None]:
     """All runs, None where nothing is to run, and the optimizer's step as a layer, if there is one."""
-    if not asked.runtime:
-        return None, _optimizer_layer(step.model, step.optimizer) if asked.training else None
+    if not settings.runtime:
+        return None, _optimizer_layer(step.model, step.optimizer) if settings.training else None
     listed = frozenset((call.path, call.operator) for call in traced.every_call)
-    with contextlib.closing(open_meter(asked.power, str(place))) as meter, prepared(step, place, asked.seed):
-        layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if asked.training else None
-        runs = repeat(step, clock_of(place), None if asked.training else listed, asked, meter)
+    with (
+        contextlib.closing(open_meter(settings.power, str(place))) as meter,
+        prepared(step, place, settings.seed),
+    ):
+        layer = _optimizer_layer(step.model, step.optimizer, traced.sparse) if settings.training else None
+        runs = repeat(step, clock_of(place), None if settings.training else listed, settings, meter)
     return runs, layer
 
 

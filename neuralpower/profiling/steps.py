@@ -243,7 +243,7 @@ def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
 
 
 def repeat(
-    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, asked: Settings, meter: PowerMeter
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, settings: Settings, meter: PowerMeter
 ) -> Runs:
     """Warm up, account one run, then run clean and timed in turn, so that a drift of the machine meets both.
 
@@ -257,12 +257,12 @@ def repeat(
     account, peak = None, None
     with told(type(step.model).__name__, "it was traced, but "):
         forget(step.model)
-        for number in range(asked.warmup):
+        for number in range(settings.warmup):
             step.run(clock, first=number == 0)
         clock.wait()
-        if asked.memory or asked.training:
+        if settings.memory or settings.training:
             account, peak = accounted(step, clock, whole)
-        clean, timed, clean_wall_s = _in_turn(step, clock, whole, asked)
+        clean, timed, clean_wall_s = _in_turn(step, clock, whole, settings)
 
         def run_once() -> None:
             step.run(clock)
@@ -275,7 +275,7 @@ def repeat(
         timed=Spread(tuple(total_s for _, total_s in timed)),
         repeats=tuple(run for run, _ in timed),
         account=account,
-        peak_memory_bytes=peak if asked.memory else None,
+        peak_memory_bytes=peak if settings.memory else None,
         wall_s=time.perf_counter() - begun,
         clean_wall_s=clean_wall_s,
         window=window,
@@ -283,14 +283,14 @@ def repeat(
 
 
 def _in_turn(
-    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, asked: Settings
+    step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, settings: Settings
 ) -> tuple[list[dict[str, float]], list[tuple[Repeat, float]], float]:
     """(Seconds of clean runs by phase, timed runs with their seconds, wall time of the clean ones)."""
     clean: list[dict[str, float]] = []
     timed: list[tuple[Repeat, float]] = []
     clean_wall_s, started = 0.0, time.perf_counter()
-    limit_s = math.inf if asked.time_limit_s is None else asked.time_limit_s
-    for number in range(asked.repeat):
+    limit_s = math.inf if settings.time_limit_s is None else settings.time_limit_s
+    for number in range(settings.repeat):
         if number >= MINIMUM and time.perf_counter() - started > limit_s:
             break
         start = time.perf_counter()

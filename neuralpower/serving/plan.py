@@ -430,7 +430,9 @@ def _told(deployment: Deployment, workload: Workload) -> list[Step]:
     return [Step(chunks=((new, 0),)), *(Step(contexts=(held,) * count) for count in counts)]
 
 
-def _most(deployment: Deployment, wanted: Wanted, steps: Sequence[Step], found: Outcomes) -> _Screening | str:
+def _most(
+    deployment: Deployment, wanted: Wanted, steps: Sequence[Step], outcomes: Outcomes
+) -> _Screening | str:
     """What full steps allow; why not, where even requests that never meet miss the promise.
 
     A request takes its tokens' share of the steps' time, by the decodes in them, and what its prompt adds to
@@ -440,7 +442,7 @@ def _most(deployment: Deployment, wanted: Wanted, steps: Sequence[Step], found: 
     prompt, output = float(workload.prompt.mean()), max(float(workload.output.mean()) - 1, 1e-9)
     (new, _), *_ = steps[0].chunks
     chunks, each = prompt / new, 1 + engine.draft * engine.acceptance
-    reading, times = float(found.runtime_s[0]), found.runtime_s[1:] / each
+    reading, times = float(outcomes.runtime_s[0]), outcomes.runtime_s[1:] / each
     counts = np.array([len(step.contexts) for step in steps[1:]])
     limits = {one.measure: one.seconds for one in wanted.targets if one.percentile >= MEDIAN}
     alone = {"ttft_s": chunks * reading, "tpot_s": float(times[0])}
@@ -453,7 +455,7 @@ def _most(deployment: Deployment, wanted: Wanted, steps: Sequence[Step], found: 
     between = times + counts * added / output  # time per token
     held = rates[between <= LATE * limits.get("tpot_s", math.inf)]
     ways = engine.stages * engine.data
-    joules = chunks * found.energy_j[0] + output * (found.energy_j[1:] / each / counts).min()
+    joules = chunks * outcomes.energy_j[0] + output * (outcomes.energy_j[1:] / each / counts).min()
     return _Screening(
         ways / (chunks * reading),
         ways * float((counts / times).max()) / output,

@@ -432,15 +432,15 @@ def _shared_out(
     return total, tuple(Part(name, count[name], seconds) for name, seconds in times.most_common())
 
 
-def _named(one: Ran, recording: Recording) -> str:
+def _named(ran: Ran, recording: Recording) -> str:
     """The library or the kind of what has no price."""
-    if one.owner >= 0:
-        owner = recording.operators[one.owner]
-        return kernel_kind(one.name) if one.over_bus else f"{ATEN if owner.of_aten else ''}{owner.name}"
-    kind = kernel_kind(one.name)
-    if one.library in (BEFORE, GRAPHED):
-        return f"{one.library}: {kind}"
-    space, _, name = one.library.partition("::")
+    if ran.owner >= 0:
+        owner = recording.operators[ran.owner]
+        return kernel_kind(ran.name) if ran.over_bus else f"{ATEN if owner.of_aten else ''}{owner.name}"
+    kind = kernel_kind(ran.name)
+    if ran.library in (BEFORE, GRAPHED):
+        return f"{ran.library}: {kind}"
+    space, _, name = ran.library.partition("::")
     return f"{space}::{name.split()[0]}" if name and " " not in space else kind
 
 
@@ -513,7 +513,7 @@ def _lanes(
     return {name: tuple(float(share) for share in np.minimum(shares, 1.0)) for name, shares in found.items()}
 
 
-def compared(found: Explanation, other: Explanation) -> Explanation:
+def compared(explanation: Explanation, other: Explanation) -> Explanation:
     """The first with what the same calls took in the other: those of the same operator and sizes."""
     times: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in other.rows:
@@ -521,7 +521,7 @@ def compared(found: Explanation, other: Explanation) -> Explanation:
         held[0] += row.measured_s
         held[1] += row.calls
     rows = []
-    for row in found.rows:
+    for row in explanation.rows:
         took, calls = times.get((row.operator, row.shapes), (0.0, 0.0))
         rows.append(replace(row, other_s=took / calls * row.calls) if calls else row)
-    return replace(found, rows=tuple(rows), other=f"{other.trace} on {other.device}")
+    return replace(explanation, rows=tuple(rows), other=f"{other.trace} on {other.device}")

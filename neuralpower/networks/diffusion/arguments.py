@@ -178,20 +178,20 @@ class Example:
         return int(found[0] if isinstance(found, (list, tuple)) else found)
 
 
-def _latents(one: Example) -> Any:
+def _latents(example: Example) -> Any:
     """What is denoised."""
-    height, width = one.size
-    if one.name.startswith("Autoencoder") or one.name in ("VQModel", "ConsistencyDecoderVAE"):
-        return _pixels(one)
-    if one.sounds:
-        return _sound(one)
-    if one.packed:
-        return one.random(one.positions, one.channels)
-    if one.filmed and one.name.startswith(MIDDLE):
-        return one.random(one.frames, one.channels, height, width)
-    if one.filmed:
-        return one.random(one.channels, one.frames, height, width)
-    return one.random(one.channels, height, width)
+    height, width = example.size
+    if example.name.startswith("Autoencoder") or example.name in ("VQModel", "ConsistencyDecoderVAE"):
+        return _pixels(example)
+    if example.sounds:
+        return _sound(example)
+    if example.packed:
+        return example.random(example.positions, example.channels)
+    if example.filmed and example.name.startswith(MIDDLE):
+        return example.random(example.frames, example.channels, height, width)
+    if example.filmed:
+        return example.random(example.channels, example.frames, height, width)
+    return example.random(example.channels, height, width)
 
 
 def _sound(one: Example) -> Tensor:
@@ -202,18 +202,18 @@ def _sound(one: Example) -> Tensor:
     return one.random(one.channels, length)
 
 
-def _pixels(one: Example) -> Tensor:
+def _pixels(example: Example) -> Tensor:
     """What an autoencoder encodes: an image, or a film of a few frames."""
-    height, width = one.latents.pixels or (PIXELS, PIXELS)
-    channels = one.first("in_channels") or 3
-    if one.sounds:
-        return _sound(one)
-    film = "video" in one.name.lower() or one.name.endswith(
+    height, width = example.latents.pixels or (PIXELS, PIXELS)
+    channels = example.first("in_channels") or 3
+    if example.sounds:
+        return _sound(example)
+    film = "video" in example.name.lower() or example.name.endswith(
         ("Wan", "Mochi", "LTX", "CogVideoX", "Allegro", "Cosmos", "QwenImage", "Magvit", "TemporalDecoder")
     )
-    if film and not one.name.endswith("TemporalDecoder"):
-        return one.random(channels, 1 if "Image" in one.name else 9, height, width)
-    return one.random(channels, height, width)
+    if film and not example.name.endswith("TemporalDecoder"):
+        return example.random(channels, 1 if "Image" in example.name else 9, height, width)
+    return example.random(channels, height, width)
 
 
 def _times(one: Example) -> Tensor:
@@ -266,59 +266,61 @@ def _image_shapes(one: Example) -> list[list[tuple[int, int, int]]]:
     return [[(1, height // one.packs, width // one.packs)]] * one.batch
 
 
-def _added(one: Example) -> dict[str, Tensor | None] | None:
+def _added(example: Example) -> dict[str, Tensor | None] | None:
     """What a network takes besides the text: sizes, and one vector for the whole text."""
-    kind = one.first("addition_embed_type")
+    kind = example.first("addition_embed_type")
     if kind == "text_time":
-        times = one.first("addition_time_embed_dim") or 256
-        whole = one.first("projection_class_embeddings_input_dim") or 0
-        return {"text_embeds": one.random(whole - 6 * times), "time_ids": one.random(6)}
+        times = example.first("addition_time_embed_dim") or 256
+        whole = example.first("projection_class_embeddings_input_dim") or 0
+        return {"text_embeds": example.random(whole - 6 * times), "time_ids": example.random(6)}
     if kind is not None and "image" in kind:
-        return {"image_embeds": one.random(one.first("encoder_hid_dim", "cross_attention_dim") or 1)}
-    if one.name.startswith("PixArt"):
-        if one.first("use_additional_conditions") is False or one.first("sample_size") != 128:
+        return {"image_embeds": example.random(example.first("encoder_hid_dim", "cross_attention_dim") or 1)}
+    if example.name.startswith("PixArt"):
+        if example.first("use_additional_conditions") is False or example.first("sample_size") != 128:
             return {"resolution": None, "aspect_ratio": None}
-        return {"resolution": one.random(2), "aspect_ratio": one.random(1)}
+        return {"resolution": example.random(2), "aspect_ratio": example.random(1)}
     return None
 
 
-def _labels(one: Example) -> Tensor | None:
+def _labels(example: Example) -> Tensor | None:
     classes = (
-        one.first("num_class_embeds", "num_embeds_ada_norm")
-        if "encoder_hidden_states" not in one.takes
-        or (one.first("num_class_embeds") or one.first("class_embed_type"))
+        example.first("num_class_embeds", "num_embeds_ada_norm")
+        if "encoder_hidden_states" not in example.takes
+        or (example.first("num_class_embeds") or example.first("class_embed_type"))
         else None
     )
-    if one.first("class_embed_type") == "projection":
-        return one.random(one.first("projection_class_embeddings_input_dim") or 1)
-    return None if classes is None else torch.zeros(one.batch, dtype=torch.int64)
+    if example.first("class_embed_type") == "projection":
+        return example.random(example.first("projection_class_embeddings_input_dim") or 1)
+    return None if classes is None else torch.zeros(example.batch, dtype=torch.int64)
 
 
-def _rotations(one: Example) -> Any:
+def _rotations(example: Example) -> Any:
     """(cosines, sines) of the positions, as the pipeline makes them."""
-    if one.name.startswith(("CogVideoX", "ConsisID")):
-        if not one.first("use_rotary_positional_embeddings"):
+    if example.name.startswith(("CogVideoX", "ConsisID")):
+        if not example.first("use_rotary_positional_embeddings"):
             return None
-        patch, time = one.first("patch_size") or 2, one.first("patch_size_t") or 1
-        height, width = one.size
-        rows = -(-one.frames // time) * (height // patch) * (width // patch)
-        return tuple(torch.zeros(2, rows, one.first("attention_head_dim")).unbind(0))
-    if one.name.startswith(("HunyuanDiT",)):
-        patch = one.first("patch_size") or 2
-        height, width = one.size
+        patch, time = example.first("patch_size") or 2, example.first("patch_size_t") or 1
+        height, width = example.size
+        rows = -(-example.frames // time) * (height // patch) * (width // patch)
+        return tuple(torch.zeros(2, rows, example.first("attention_head_dim")).unbind(0))
+    if example.name.startswith(("HunyuanDiT",)):
+        patch = example.first("patch_size") or 2
+        height, width = example.size
         rows = (height // patch) * (width // patch)
-        return tuple(torch.zeros(2, rows, one.first("attention_head_dim")).unbind(0))
+        return tuple(torch.zeros(2, rows, example.first("attention_head_dim")).unbind(0))
     return None
 
 
-def _condition(one: Example) -> Tensor:
+def _condition(example: Example) -> Tensor:
     """The image that a ControlNet reads: pixels, or latents where these networks encode it before."""
-    height, width = one.size
-    if one.packed:
-        return one.random(one.positions, one.channels)
-    if "conditioning_channels" in one.config:
-        return one.random(one.first("conditioning_channels") or 3, 8 * height, 8 * width)
-    return one.random(one.channels + (one.first("extra_conditioning_channels") or 0), height, width)
+    height, width = example.size
+    if example.packed:
+        return example.random(example.positions, example.channels)
+    if "conditioning_channels" in example.config:
+        return example.random(example.first("conditioning_channels") or 3, 8 * height, 8 * width)
+    return example.random(
+        example.channels + (example.first("extra_conditioning_channels") or 0), height, width
+    )
 
 
 def _sizes(one: Example) -> Tensor:

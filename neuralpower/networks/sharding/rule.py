@@ -40,7 +40,9 @@ ATTRIBUTES = ((*experts.COUNTS, *INNER), experts.COUNTS, (*experts.COUNTS, *OUTE
 """Sets of attributes that count heads or features, in the order in which they are tried."""
 
 
-def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[[], Inputs] | None) -> Plan:
+def completed(
+    module: nn.Module, plan: Plan, sharding: Sharding, example: Callable[[], Inputs] | None
+) -> Plan:
     """The plan, or what a rule finds where it says nothing of blocks.
 
     Raises:
@@ -48,17 +50,17 @@ def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[
     """
     tables = (styles.VOCABULARY, styles.GATHERED)
     bare = all(one in tables for one in plan.entries.values())
-    if bare and asked.require_plan:
+    if bare and sharding.require_plan:
         raise InputError(
             f"{type(module).__name__} has no plan for tensor ranks, and require_plan refuses a rule; "
             "give a plan of names and styles, or leave require_plan out"
         )
-    if not bare and (asked.use == INFERENCE or asked.require_plan or plan.source != TRANSFORMERS):
+    if not bare and (sharding.use == INFERENCE or sharding.require_plan or plan.source != TRANSFORMERS):
         return plan
-    blocks = Blocks.of(module, asked.layout.tensor, plan.entries, experts=asked.layout.expert == 1)
+    blocks = Blocks.of(module, sharding.layout.tensor, plan.entries, experts=sharding.layout.expert == 1)
     plan = plan.with_rule(blocks.how, blocks.rows, [blocks.finish])
     if example is not None and (bare or _whole_products(module, plan.entries)):
-        found, finish = by_rule(module, asked, example, plan.entries)
+        found, finish = by_rule(module, sharding, example, plan.entries)
         plan = plan.with_rule(found, finish=finish)
     return plan
 
@@ -83,7 +85,7 @@ def is_product(part: nn.Module) -> bool:
 
 def by_rule(
     module: nn.Module,
-    asked: Sharding,
+    sharding: Sharding,
     example: Callable[[], Inputs],
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[dict[str, styles.Style], list[Callable[[], None]]]:
@@ -94,7 +96,7 @@ def by_rule(
 
     Raises InputError for heads that an engine's ranks do not divide.
     """
-    inputs, ranks = example(), asked.layout.tensor
+    inputs, ranks = example(), sharding.layout.tensor
     seen = _Followed(module)
     if not _runs(module, inputs, seen):
         return {}, []
@@ -105,7 +107,7 @@ def by_rule(
         if fits and not known.keys() & {*sources, target}:
             entries |= _pair(seen.products, sources, target, seen.packed)
     for paths in seen.attention({**entries, **known}).values():
-        if asked.use == ENGINE:
+        if sharding.use == ENGINE:
             _check_heads(module, paths[0], ranks)
         trial = _attention(module, paths, seen, ranks, inputs)
         if trial is not None:

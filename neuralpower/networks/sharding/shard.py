@@ -52,37 +52,37 @@ class _Work:
 
 
 def sharded(
-    module: nn.Module, asked: Sharding, example: Callable[[], Inputs] | None = None
+    module: nn.Module, sharding: Sharding, example: Callable[[], Inputs] | None = None
 ) -> tuple[nn.Module, Sharding]:
     """The module of one rank, changed in place, and how it was sharded.
 
     Args:
         module: of the whole network, on the meta device.
-        asked: the layout, and what the network is run for.
+        sharding: the layout, and what the network is run for.
         example: makes inputs of it, for networks without a plan; None: these stay whole.
 
     Raises:
         InputError: a plan that names what the module has not; ranks that do not divide heads or experts;
             expert ranks for a network without experts; no plan, if one is required.
     """
-    if not asked.needed:
-        return module, asked
-    layout = asked.layout
+    if not sharding.needed:
+        return module, sharding
+    layout = sharding.layout
     if isinstance(module, Composed) and layout.tensor > 1:
         raise InputError(
             f"tensor {layout.tensor}: diffusers runs a pipeline whole on each device; write --ulysses-degree "
             f"{layout.tensor}, --data-parallel {layout.tensor}, or ask for a part, such as MODEL/transformer"
         )
-    if asked.use == ENGINE or layout.expert > 1:
+    if sharding.use == ENGINE or layout.expert > 1:
         compute_choices(module)
-    rank = Rank(layout, asked.group(TENSOR), asked.group(EXPERT), getattr(module, "config", None))
+    rank = Rank(layout, sharding.group(TENSOR), sharding.group(EXPERT), getattr(module, "config", None))
     work = _Work(rank, type(module).__name__)
     whole = sum(p.numel() for p in module.parameters())
-    plan = _without_experts(_planned(module, asked), layout)
+    plan = _without_experts(_planned(module, sharding), layout)
     if layout.tensor > 1:
-        plan = completed(module, plan, asked, example)
+        plan = completed(module, plan, sharding, example)
     plan = _with_experts(module, plan, layout)
-    vocabulary = Vocabulary.of(module, layout.tensor, asked.use)
+    vocabulary = Vocabulary.of(module, layout.tensor, sharding.use)
     rows = {**plan.rows, **vocabulary.rows}
     plan = replace(plan, entries={**plan.entries, **vocabulary.how}, rows=rows)
     if layout.sequence:
@@ -92,18 +92,18 @@ def sharded(
     if layout.sequence:
         split_tokens(module, rank, plan.entries)
     module.register_forward_hook(lambda *_: rank.ends())
-    notes = (*_said(plan, module, work, whole), *asked.notes)
-    return module, replace(asked, source=plan.source, notes=notes)
+    notes = (*_said(plan, module, work, whole), *sharding.notes)
+    return module, replace(sharding, source=plan.source, notes=notes)
 
 
-def _planned(module: nn.Module, asked: Sharding) -> Plan:
+def _planned(module: nn.Module, sharding: Sharding) -> Plan:
     """The plan for tensor ranks that was given, else the network's own; maybe an empty one."""
-    if asked.layout.tensor == 1:
+    if sharding.layout.tensor == 1:
         return Plan({})
     from neuralpower.networks.sharding.plan import distributed_plan, styled
 
-    if asked.plan is not None:
-        return own_plan(module, {path: styled(one) for path, one in asked.plan.items()}, OWN)
+    if sharding.plan is not None:
+        return own_plan(module, {path: styled(one) for path, one in sharding.plan.items()}, OWN)
     if placed := distributed_plan(module):
         return own_plan(module, placed, OWN)
     patterns = patterns_of(module, "tp_plan")

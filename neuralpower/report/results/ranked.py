@@ -20,36 +20,38 @@ SPARED = ("metered", "trained", "dtype", "memory", "J, 90 %", "g, 90 %", "price,
 """Columns that narrow tables do without, in this order."""
 
 
-def rank_table(found: Ranking, top: int = 0, *, marked: bool = False) -> str:
+def rank_table(ranking: Ranking, top: int = 0, *, marked: bool = False) -> str:
     """The best, then the devices in their order, those that are too small, and those that were skipped."""
-    shown = found.devices[: top or None]
-    columns = rank_columns(found)
-    more = [f"({len(found.devices) - len(shown)} more: --top 0)"] if len(shown) < len(found.devices) else []
+    shown = ranking.devices[: top or None]
+    columns = rank_columns(ranking)
+    more = (
+        [f"({len(ranking.devices) - len(shown)} more: --top 0)"] if len(shown) < len(ranking.devices) else []
+    )
     notes = [
-        *found.notes,
-        *skipped_lines(found),
+        *ranking.notes,
+        *skipped_lines(ranking),
         "column first: how often a device leads, in draws of all devices' errors from their bounds",
         f"errors of scaled times agree in {COMMON:.0%} of their variance, waits for hosts in all of it",
-        f"{counted(len(found.devices), 'device')} from {counted(found.traces, 'trace')}",
+        f"{counted(len(ranking.devices), 'device')} from {counted(ranking.traces, 'trace')}",
     ]
     table = listed(shown, columns, left=2, spared=SPARED)
-    head = head_lines(found.warnings, _head(found))
+    head = head_lines(ranking.warnings, _head(ranking))
     return as_asked([*head, "", table, *more, *note_lines(notes)], marked)
 
 
-def _head(found: Ranking) -> Iterator[str]:
-    if not found.ranked:
+def _head(ranking: Ranking) -> Iterator[str]:
+    if not ranking.ranked:
         yield styled("too large for all of them", "bad")
     else:
-        best = found.ranked[0]
+        best = ranking.ranked[0]
         chance = probable(best.first or 0.0)
-        yield styled(f"best by {found.standing}: {best.device}, first with probability {chance}", "bold")
-    yield visible(f"{found.model}, {found.about}")
+        yield styled(f"best by {ranking.standing}: {best.device}, first with probability {chance}", "bold")
+    yield visible(f"{ranking.model}, {ranking.about}")
 
 
-def rank_columns(found: Ranking) -> dict[str, Callable[[Ranked], str]]:
+def rank_columns(ranking: Ranking) -> dict[str, Callable[[Ranked], str]]:
     """Header -> cell of a device."""
-    unit = found.unit
+    unit = ranking.unit
     columns: dict[str, Callable[[Ranked], str]] = {
         "": lambda one: "-" if one.rank is None else str(one.rank),
         "device": lambda one: one.device,
@@ -69,11 +71,11 @@ def rank_columns(found: Ranking) -> dict[str, Callable[[Ranked], str]]:
         "trained": lambda one: percent(one.trained_here, ".0%"),
         "metered": lambda one: "-" if one.power_w is None else percent(one.power_measured or 0.0, ".0%"),
     }
-    by = {RATE: "90 %", "energy": "J, 90 %", PRICE: "price, 90 %"}.get(found.by, "g, 90 %")
+    by = {RATE: "90 %", "energy": "J, 90 %", PRICE: "price, 90 %"}.get(ranking.by, "g, 90 %")
     hidden = {"90 %", "J, 90 %", "price, 90 %", "g, 90 %"} - {by}
-    hidden |= {"price"} if all(one.each.price is None for one in found.devices) else set()
-    hidden |= {"carbon"} if all(one.each.carbon_g is None for one in found.devices) else set()
-    hidden |= {"dtype"} if len({one.dtype for one in found.devices}) == 1 else set()
+    hidden |= {"price"} if all(one.each.price is None for one in ranking.devices) else set()
+    hidden |= {"carbon"} if all(one.each.carbon_g is None for one in ranking.devices) else set()
+    hidden |= {"dtype"} if len({one.dtype for one in ranking.devices}) == 1 else set()
     return {name: cell for name, cell in columns.items() if name not in hidden}
 
 
@@ -110,14 +112,14 @@ def skipped_lines(found: Ranking) -> Iterator[str]:
         yield visible(f"skipped {counted}{named}: {why}")
 
 
-def rank_cells(found: Ranking) -> list[list[Any]]:
+def rank_cells(ranking: Ranking) -> list[list[Any]]:
     """A header, then a row for each device in SI units; those that were skipped have their reason."""
     measures = ("per_s", "energy_j", "price", "carbon_g")
     header = ["rank", "device", "dtype", "run", "fits", "first", "unit"]
     header += [f"{name}{end}" for name in measures for end in ("", "_low", "_high")]
     header += ["currency", "power_w", "memory_high_bytes", "trained_here", "power_measured", "skipped"]
     rows = []
-    for one in found.devices:
+    for one in ranking.devices:
         row: list[Any] = [one.rank, one.device, one.dtype, one.run, one.fits, one.first, one.each.unit]
         for name in measures:
             value = getattr(one.each, name)
@@ -135,34 +137,34 @@ def rank_cells(found: Ranking) -> list[list[Any]]:
             ]
         )
     empty = [None] * (len(header) - 3)
-    rows += [[None, device, *empty, why] for device, why in found.skipped.items()]
+    rows += [[None, device, *empty, why] for device, why in ranking.skipped.items()]
     return [header, *rows]
 
 
-def rank_page(found: Ranking) -> Page:
+def rank_page(ranking: Ranking) -> Page:
     """What the devices are ranked by, with bounds, and their table."""
-    shown = found.ranked[:30]
-    what = {RATE: "per_s", "energy": "energy_j", PRICE: "price"}.get(found.by, "carbon_g")
+    shown = ranking.ranked[:30]
+    what = {RATE: "per_s", "energy": "energy_j", PRICE: "price"}.get(ranking.by, "carbon_g")
     values = [(one, getattr(one.each, what)) for one in shown]
     bars = Bars(
-        f"By {found.standing}",
-        {RATE: f"{found.unit}s per second", "energy": f"J per {found.unit}"}.get(
-            found.by, f"per million {found.unit}s"
+        f"By {ranking.standing}",
+        {RATE: f"{ranking.unit}s per second", "energy": f"J per {ranking.unit}"}.get(
+            ranking.by, f"per million {ranking.unit}s"
         ),
         tuple(one.device for one, _ in values),
         (
             BarSeries(
-                found.standing, tuple(v.value for _, v in values), tuple((v.low, v.high) for _, v in values)
+                ranking.standing, tuple(v.value for _, v in values), tuple((v.low, v.high) for _, v in values)
             ),
         ),
         log_y=True,
     )
-    columns = rank_columns(found)
-    rows = tuple(tuple(str(cell(one)) for cell in columns.values()) for one in found.devices)
-    lines = tuple(f"- {line}" for line in skipped_lines(found))
-    sections = (Section("Devices", tuple(_plain(found)), (bars, Table("All", tuple(columns), rows))),)
+    columns = rank_columns(ranking)
+    rows = tuple(tuple(str(cell(one)) for cell in columns.values()) for one in ranking.devices)
+    lines = tuple(f"- {line}" for line in skipped_lines(ranking))
+    sections = (Section("Devices", tuple(_plain(ranking)), (bars, Table("All", tuple(columns), rows))),)
     more = (Section("Skipped", lines),) if lines else ()
-    return Page(f"{found.model} on {len(found.devices)} devices", "Nothing was run.", (*sections, *more))
+    return Page(f"{ranking.model} on {len(ranking.devices)} devices", "Nothing was run.", (*sections, *more))
 
 
 def _plain(found: Ranking) -> list[str]:

@@ -30,21 +30,19 @@ def traffic_table(found: Traffic) -> str:
     return "\n".join([*_head(found), "", _waits(found), "", *_foot(found)])
 
 
-def _head(found: Traffic) -> Iterator[str]:
+def _head(traffic: Traffic) -> Iterator[str]:
     """What was served on what, and how much comes out."""
-    devices = f"{found.devices} x {found.device}" if found.devices > 1 else found.device
-    replicas = f"{found.replicas} replicas of " if found.replicas > 1 else ""
-    layout = f", {found.layout}" if found.layout.ranks > 1 else ""
-    yield f"{found.model} in {found.dtype} on {replicas}{devices}{layout}, {found.engine}"
-    load = found.value
+    devices = f"{traffic.devices} x {traffic.device}" if traffic.devices > 1 else traffic.device
+    replicas = f"{traffic.replicas} replicas of " if traffic.replicas > 1 else ""
+    layout = f", {traffic.layout}" if traffic.layout.ranks > 1 else ""
+    yield f"{traffic.model} in {traffic.dtype} on {replicas}{devices}{layout}, {traffic.engine}"
+    load = traffic.value
     arrive = "closed loop" if load.rate is None else f"{load.rate:.3g} requests/s"
-    if found.highest is not None:
-        arrive = (
-            f"{load.rate:.3g} requests/s is the highest rate that holds {', '.join(map(str, found.targets))}"
-        )
+    if traffic.highest is not None:
+        arrive = f"{load.rate:.3g} requests/s is the highest rate that holds {_promise(traffic)}"
     yield f"{arrive}: {counted(load.requests, 'request')}"
     yield (
-        f"{load.tokens_per_s:,.0f} tokens/s ({load.tokens_per_s / found.devices:,.0f} per device), "
+        f"{load.tokens_per_s:,.0f} tokens/s ({load.tokens_per_s / traffic.devices:,.0f} per device), "
         f"{load.requests_per_s:.3g} answers/s"
     )
 
@@ -59,9 +57,9 @@ def _waits(found: Traffic) -> str:
     return grid(["wait for", *POINTS, "mean, 90 %"], rows, left=1, spared=("p90", "p50"))
 
 
-def _foot(found: Traffic) -> Iterator[str]:
+def _foot(traffic: Traffic) -> Iterator[str]:
     """What the engine does meanwhile, and what it takes."""
-    load = found.value
+    load = traffic.value
     yield (
         f"engine: {share(load.busy)} of the time busy, {load.batch:.3g} requests in a step, "
         f"{share(load.reading)} of it with prompts"
@@ -70,29 +68,29 @@ def _foot(found: Traffic) -> Iterator[str]:
         yield f"steps: {', '.join(f'{kind} {share(part)}' for kind, part in list(load.parts.items())[:6])}"
     reused = f"; {share(load.reused)} of the prompts were there" if load.reused else ""
     preempted = f"; {load.preemptions:,} preemptions, {load.recomputed:,} tokens computed again"
-    cache = f"cache: {many(found.blocks * found.block, 'tokens')}, {share(load.cache_share)} held{reused}"
+    cache = f"cache: {many(traffic.blocks * traffic.block, 'tokens')}, {share(load.cache_share)} held{reused}"
     yield cache + (preempted if load.preemptions else "")
     if load.drawn is not None:
         yield f"draws {quantity(load.drawn.power_w, 'W')}, {quantity(load.drawn.per_token_j, 'J')} a token"
-    if found.footprint is not None:
+    if traffic.footprint is not None:
         yield from (
-            visible(line) for line in lines_of(found.footprint.lines) if not line.startswith("energy per ")
+            visible(line) for line in lines_of(traffic.footprint.lines) if not line.startswith("energy per ")
         )
     if load.goodput_per_s is not None:
         held = share(load.goodput_per_s / load.requests_per_s)
         good = f"goodput {load.goodput_per_s:.3g} requests/s"
-        yield f"promise: {held} of the requests hold {_promise(found)}: {good}"
-    if found.curve:
+        yield f"promise: {held} of the requests hold {_promise(traffic)}: {good}"
+    if traffic.curve:
         yield ""
         header = ["requests/s", "tokens/s", "first token p95", "next tokens p95", "cache", "J a token"]
-        yield grid(header, [_point(point) for point in found.curve])
-        if found.knee is not None:
-            yield f"knee: {found.knee:.3g} requests/s"
-    if found.compared:
+        yield grid(header, [_point(point) for point in traffic.curve])
+        if traffic.knee is not None:
+            yield f"knee: {traffic.knee:.3g} requests/s"
+    if traffic.compared:
         yield ""
-        header = [f"next to {found.tool}", "point", "measured", "predicted", "off"]
-        yield grid(header, _compared(found), left=2)
-    yield from note_lines(found.notes)
+        header = [f"next to {traffic.tool}", "point", "measured", "predicted", "off"]
+        yield grid(header, _compared(traffic), left=2)
+    yield from note_lines(traffic.notes)
 
 
 def _compared(found: Traffic) -> list[list[str]]:
@@ -125,9 +123,9 @@ def _point(load: Load) -> list[str]:
     ]
 
 
-def traffic_page(found: Traffic) -> Page:
+def traffic_page(traffic: Traffic) -> Page:
     """Waiting times with bounds, what the time is spent on, and the curve over the rate."""
-    bounds = [found.interval(measure) for measure in NAMES]
+    bounds = [traffic.interval(measure) for measure in NAMES]
     waits = Bars(
         "Waiting times, mean",
         "seconds",
@@ -137,42 +135,45 @@ def traffic_page(found: Traffic) -> Page:
     )
     header = ("seconds", *POINTS)
     rows = tuple(
-        (name, *(getattr(found.value, measure)[point] for point in POINTS)) for measure, name in NAMES.items()
+        (name, *(getattr(traffic.value, measure)[point] for point in POINTS))
+        for measure, name in NAMES.items()
     )
     sections = [
-        Section("What users wait for", tuple(_head(found)), (waits, Table("Percentiles", header, rows)))
+        Section("What users wait for", tuple(_head(traffic)), (waits, Table("Percentiles", header, rows)))
     ]
-    parts = found.value.parts
+    parts = traffic.value.parts
     if parts:
         spent = Bars(
             "Share of the steps' time", "share", tuple(parts), (BarSeries("share", tuple(parts.values())),)
         )
         sections.append(Section("What the time is spent on", (), (spent,)))
-    if len(found.curve) > 1:
-        sections.append(Section("Over the rate", _knee(found), tuple(_curves(found))))
+    if len(traffic.curve) > 1:
+        sections.append(Section("Over the rate", _knee(traffic), tuple(_curves(traffic))))
     sections.append(
         Section(
-            "What the engine does", tuple(f"- {line}" for line in _foot(found) if line and "\n" not in line)
+            "What the engine does", tuple(f"- {line}" for line in _foot(traffic) if line and "\n" not in line)
         )
     )
-    return Page(f"{found.model} on {found.devices} x {found.device}", "Nothing was run.", tuple(sections))
+    return Page(
+        f"{traffic.model} on {traffic.devices} x {traffic.device}", "Nothing was run.", tuple(sections)
+    )
 
 
 def _knee(found: Traffic) -> tuple[str, ...]:
     return () if found.knee is None else (f"Most answers for their latency at {found.knee:.3g} requests/s.",)
 
 
-def _curves(found: Traffic) -> Iterator[XY]:
+def _curves(traffic: Traffic) -> Iterator[XY]:
     label = "requests per second"
     for measure in ("ttft_s", "tpot_s", "latency_s"):
         lines = tuple(
-            _over_rates(found, point, _seen(measure, point), band=point == "mean")
+            _over_rates(traffic, point, _seen(measure, point), band=point == "mean")
             for point in ("mean", "p95", "p99")
         )
         yield XY(
             f"{NAMES[measure].capitalize()} over the rate", label, "seconds", lines, True, True, note=CURVED
         )
-    made = _over_rates(found, "tokens", attrgetter("tokens_per_s"), band=True)
+    made = _over_rates(traffic, "tokens", attrgetter("tokens_per_s"), band=True)
     yield XY("Throughput over the rate", label, "tokens per second", (made,), True)
 
 
@@ -187,21 +188,21 @@ def _over_rates(found: Traffic, name: str, value: Callable[[Load], float], band:
     return Series.of(name, points, mode="lines+markers", bounds=bounds)
 
 
-def plan_table(found: Plan) -> str:
+def plan_table(plan: Plan) -> str:
     """Ways to serve a rate, the best first, then the ways that do not."""
-    lines = [f"{found.model}, {found.rate:.4g} requests/s with {_promise(found)}", ""]
-    if found.choices:
-        cells = [_cells(found, choice) for choice in found.choices]
+    lines = [f"{plan.model}, {plan.rate:.4g} requests/s with {_promise(plan)}", ""]
+    if plan.choices:
+        cells = [_cells(plan, choice) for choice in plan.choices]
         known = [name for name in cells[0] if any(row[name] != "-" for row in cells)]
         lines.append(grid(known, [[row[name] for name in known] for row in cells], left=1))
         lines += ["", "* no other takes fewer devices, less money and less energy at once"]
-        best = found.choices[0]
+        best = plan.choices[0]
         lines.append(_goodput(best))
         if best.over_time:
             each = ", ".join(map(str, best.over_time))
-            lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
-    skipped = (f"skipped {what}: {reason}" for what, reason in found.skipped)
-    return "\n".join([*lines, *note_lines([*found.notes, *skipped])])
+            lines.append(f"replicas of the first in each {plan.span_s:,.0f} s: {each}")
+    skipped = (f"skipped {what}: {reason}" for what, reason in plan.skipped)
+    return "\n".join([*lines, *note_lines([*plan.notes, *skipped])])
 
 
 def _goodput(best: Choice) -> str:
@@ -212,13 +213,13 @@ def _goodput(best: Choice) -> str:
     )
 
 
-def _cells(found: Plan, choice: Choice) -> dict[str, str]:
+def _cells(plan: Plan, choice: Choice) -> dict[str, str]:
     """A row of a plan, by its header."""
     apart = choice.candidate
     return {
         "device": choice.device + (" *" if choice.front else ""),
         "ranks": str(choice.layout.ranks),
-        "stages": str(choice.layout.pipeline) if any(c.layout.pipeline > 1 for c in found.choices) else "-",
+        "stages": str(choice.layout.pipeline) if any(c.layout.pipeline > 1 for c in plan.choices) else "-",
         "weights": apart.weights or "-",
         "prefill + decode": f"{apart.prefills} + {apart.decodes}" if apart.prefills else "-",
         "replicas": str(choice.replicas),
@@ -242,19 +243,19 @@ def _each_cells(each: Each | None) -> dict[str, str]:
     }
 
 
-def plan_page(found: Plan) -> Page:
+def plan_page(plan: Plan) -> Page:
     """Devices against what they cost or draw, all ways, and the replicas over a day."""
-    rows = [_cells(found, choice) for choice in found.choices]
+    rows = [_cells(plan, choice) for choice in plan.choices]
     parts: list[Table | XY] = []
     if rows:
         parts.append(Table("Ways", tuple(rows[0]), tuple(tuple(row.values()) for row in rows)))
-        dear = [(c.devices, c.cost if c.cost is not None else c.power_w, c.device) for c in found.choices]
-        what = "price of an hour" if found.choices[0].cost is not None else "watts"
-        series = Series.of("ways", dear, labels=tuple(c.device for c in found.choices))
+        dear = [(c.devices, c.cost if c.cost is not None else c.power_w, c.device) for c in plan.choices]
+        what = "price of an hour" if plan.choices[0].cost is not None else "watts"
+        series = Series.of("ways", dear, labels=tuple(c.device for c in plan.choices))
         parts.append(XY("Devices and what they take", "devices", what, (series,), True, True))
-    for choice in found.choices[:1]:
-        if choice.over_time and found.span_s is not None:
-            times = [(i * found.span_s, count) for i, count in enumerate(choice.over_time)]
+    for choice in plan.choices[:1]:
+        if choice.over_time and plan.span_s is not None:
+            times = [(i * plan.span_s, count) for i, count in enumerate(choice.over_time)]
             parts.append(
                 XY(
                     "Replicas over time",
@@ -263,8 +264,8 @@ def plan_page(found: Plan) -> Page:
                     (Series.of(choice.device, times, mode="lines"),),
                 )
             )
-    skipped = tuple(f"- {what}: {reason}" for what, reason in found.skipped)
+    skipped = tuple(f"- {what}: {reason}" for what, reason in plan.skipped)
     sections = [Section("Ways to serve it", (), tuple(parts))]
     sections += [Section("Skipped", skipped)] if skipped else []
-    lead = f"{found.rate:.4g} requests/s with {_promise(found)}. Nothing was run."
-    return Page(f"{found.model}: a plan", lead, tuple(sections))
+    lead = f"{plan.rate:.4g} requests/s with {_promise(plan)}. Nothing was run."
+    return Page(f"{plan.model}: a plan", lead, tuple(sections))

@@ -22,21 +22,21 @@ SPARED = ("basis", "low", "high", "dtype", "module", "shapes")
 """Columns that narrow tables do without, in this order."""
 
 
-def explanation_table(found: Explanation, top: int = 0, *, marked: bool = False) -> str:
+def explanation_table(explanation: Explanation, top: int = 0, *, marked: bool = False) -> str:
     """The totals, the causes, the calls by saving, then what has no price; `top` calls, 0 for all."""
-    rows = [row for row in found.rows if row.measured_s]
+    rows = [row for row in explanation.rows if row.measured_s]
     shown = rows[: top or None]
-    lines = [*_head(found), ""]
-    if found.findings:
-        lines += [grid(["cause", "saves", "calls"], _causes(found), left=1), *_fixes(found), ""]
+    lines = [*_head(explanation), ""]
+    if explanation.findings:
+        lines += [grid(["cause", "saves", "calls"], _causes(explanation), left=1), *_fixes(explanation), ""]
     if shown:
-        lines.append(_calls(found, shown))
+        lines.append(_calls(explanation, shown))
     if len(shown) < len(rows):
         lines.append(f"({len(rows) - len(shown)} more)")
-    for title, parts in (("without a price", found.unpriced), ("idle", found.gaps)):
+    for title, parts in (("without a price", explanation.unpriced), ("idle", explanation.gaps)):
         if parts:
             lines += ["", grid([title, "time", "count"], _parts(parts), left=1)]
-    lines += ["", *note_lines(found.notes)]
+    lines += ["", *note_lines(explanation.notes)]
     return as_asked([part for line in lines for part in _wrapped(line)], marked).rstrip()
 
 
@@ -55,24 +55,26 @@ def _calls(found: Explanation, rows: Sequence[CallRow]) -> str:
     return listed(rows, columns, spared=SPARED)
 
 
-def _head(found: Explanation) -> Iterator[str]:
+def _head(explanation: Explanation) -> Iterator[str]:
     """What was traced, and the totals that add up to its span."""
-    by = f", priced by {found.predictor}" if found.predictor else ""
-    yield visible(f"{found.trace} on {found.device or 'a device'}{by}")
-    if found.other:
-        yield visible(f"next to {found.other}")
-    low, high = (sum(getattr(row, name) or 0.0 for row in found.rows) for name in ("low_s", "high_s"))
-    expected = f"expected {quantity(found.expected_s, 's')}, {quantity(low, 's')} to {quantity(high, 's')}"
-    idle = share(found.idle_s / max(found.span_s, 1e-30))
-    priced = f"{share(found.priced_share)} of what ran; {expected}"
-    yield f"span {quantity(found.span_s, 's')} = priced + without a price + idle"
-    yield f"  priced          {quantity(found.priced_s, 's')} ({priced})"
-    yield f"  without a price {quantity(found.unpriced_s, 's')}"
-    yield f"  idle            {quantity(found.idle_s, 's')} ({idle})"
-    if found.exposed_s or found.overlapped_s:
+    by = f", priced by {explanation.predictor}" if explanation.predictor else ""
+    yield visible(f"{explanation.trace} on {explanation.device or 'a device'}{by}")
+    if explanation.other:
+        yield visible(f"next to {explanation.other}")
+    low, high = (sum(getattr(row, name) or 0.0 for row in explanation.rows) for name in ("low_s", "high_s"))
+    expected = (
+        f"expected {quantity(explanation.expected_s, 's')}, {quantity(low, 's')} to {quantity(high, 's')}"
+    )
+    idle = share(explanation.idle_s / max(explanation.span_s, 1e-30))
+    priced = f"{share(explanation.priced_share)} of what ran; {expected}"
+    yield f"span {quantity(explanation.span_s, 's')} = priced + without a price + idle"
+    yield f"  priced          {quantity(explanation.priced_s, 's')} ({priced})"
+    yield f"  without a price {quantity(explanation.unpriced_s, 's')}"
+    yield f"  idle            {quantity(explanation.idle_s, 's')} ({idle})"
+    if explanation.exposed_s or explanation.overlapped_s:
         yield (
-            f"communication: {quantity(found.exposed_s, 's')} while nothing else ran, "
-            f"{quantity(found.overlapped_s, 's')} under other work"
+            f"communication: {quantity(explanation.exposed_s, 's')} while nothing else ran, "
+            f"{quantity(explanation.overlapped_s, 's')} under other work"
         )
 
 
@@ -116,13 +118,13 @@ def _cell(column: Column) -> Callable[[CallRow], str]:
     return cell
 
 
-def explanation_page(found: Explanation) -> Page:
+def explanation_page(explanation: Explanation) -> Page:
     """The totals, the timeline, causes, calls, and what has no price."""
-    columns = shown_columns(found)
-    table = Table.of("Calls by what they would save", found.rows, columns)
-    wide = found.span_s / BINS
-    rest = [1.0 - min(sum(some), 1.0) for some in zip(*found.lanes.values(), strict=True)]
-    lanes = (*found.lanes.items(), ("idle", tuple(rest)))
+    columns = shown_columns(explanation)
+    table = Table.of("Calls by what they would save", explanation.rows, columns)
+    wide = explanation.span_s / BINS
+    rest = [1.0 - min(sum(some), 1.0) for some in zip(*explanation.lanes.values(), strict=True)]
+    lanes = (*explanation.lanes.items(), ("idle", tuple(rest)))
     over_time = Areas(
         "Timeline",
         "ms from the first that ran",
@@ -130,14 +132,15 @@ def explanation_page(found: Explanation) -> Page:
         tuple(1e3 * wide * i for i in range(BINS)),
         tuple(BarSeries(name, tuple(shares)) for name, shares in lanes),
     )
-    head = tuple(line.strip() for line in _head(found))
+    head = tuple(line.strip() for line in _head(explanation))
     causes = tuple(
-        (one.cause, quantity(one.saving_s, "s"), one.calls, one.fix, one.where) for one in found.findings
+        (one.cause, quantity(one.saving_s, "s"), one.calls, one.fix, one.where)
+        for one in explanation.findings
     )
     named = Table("Causes", ("cause", "saves", "calls", "fix", "where"), causes)
     other = [
         Table(title, (title, "time", "count"), tuple(map(tuple, _parts(parts))))
-        for title, parts in (("without a price", found.unpriced), ("idle", found.gaps))
+        for title, parts in (("without a price", explanation.unpriced), ("idle", explanation.gaps))
         if parts
     ]
     sections = [
@@ -145,6 +148,6 @@ def explanation_page(found: Explanation) -> Page:
         Section("Causes", () if causes else ("None is named.",), (named,) if causes else ()),
         Section("Calls", (), (table,)),
         Section("Without a price, and idle", (), tuple(other)),
-        Section("Notes", tuple(f"- {note}" for note in found.notes)),
+        Section("Notes", tuple(f"- {note}" for note in explanation.notes)),
     ]
     return Page(head[0], "", tuple(sections))

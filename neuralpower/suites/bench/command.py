@@ -103,30 +103,30 @@ class Asked(OptionGroup):
     ),
 )
 @partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
-def bench(asked: Asked, **spelled: str | None) -> None:
+def bench(options: Asked, **spelled: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
     from neuralpower.suites.bench.options import Config, check_models, container_command, read_config
     from neuralpower.suites.bench.results import axes_of, points_of
 
-    if boolean(asked.sysinfo):
+    if boolean(options.sysinfo):
         from neuralpower.suites.bench.run import described
 
         say(json_text(described(), indent=2))
         return
-    config, out = asked.config, asked.out
+    config, out = options.config, options.out
     read = Config() if config is None else read_config(config)
     told = {name: value for name, value in spelled.items() if value is not None}
-    if asked.phase is not None:
-        _settle(asked.phase == "forward", told)
-    spoken = axes_of(asked.grid or ())
+    if options.phase is not None:
+        _settle(options.phase == "forward", told)
+    spoken = axes_of(options.grid or ())
     if config is not None and "model" not in {*told, *spoken}:
-        check_models(read, config, asked.trust_code)
+        check_models(read, config, options.trust_code)
     axes = {**{name: values for name, values in read.axes.items() if name not in told}, **spoken}
     fixed = {name: value for name, value in {**read.options, **told}.items() if name not in axes}
     if twice := sorted(spoken.keys() & told.keys()):
         raise InputError(f"{twice[0]}: given as an option and as --grid; give it once")
     points = points_of(fixed, axes)
-    if boolean(asked.print_docker):
+    if boolean(options.print_docker):
         for point in points:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[3])))
         return
@@ -139,9 +139,9 @@ def bench(asked: Asked, **spelled: str | None) -> None:
         text = "is the folder of a grid; add --grid NAME=A,B, or leave --out out and keep the printed lines"
         raise InputError(f"--out {out}: {text}")
     if out is not None:
-        _grid(points, out, boolean(asked.retry_failed))
+        _grid(points, out, boolean(options.retry_failed))
     else:
-        _one(points[0], asked.monitor_file)
+        _one(points[0], options.monitor_file)
 
 
 def _settle(forward: bool, told: dict[str, str]) -> None:

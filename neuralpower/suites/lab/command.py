@@ -92,28 +92,28 @@ class Lab(OptionGroup):
     )
 )
 @with_options
-def lab(asked: Lab) -> None:
+def lab(options: Lab) -> None:
     """Run the chosen steps, and print the files that they write."""
     stage("importing torch")
     from neuralpower.suites.lab.run import Request, run
     from neuralpower.suites.lab.training import Settings
 
-    if asked.step == "compare":
-        _compare(asked.tables, asked.operator)
+    if options.step == "compare":
+        _compare(options.tables, options.operator)
         return
     names = ("batch_size", "test_batch_size", "epochs", "lr", "gamma", "seed", "log_interval")
     request = Request(
-        out=asked.out,
-        step=asked.step,
-        settings=Settings(*(getattr(asked.trained, name) for name in names)),
-        data_dir=asked.trained.data_dir,
-        batches=texts.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
-        images=asked.profile_images,
-        by_shape=asked.by_shape,
-        use_cuda=not asked.no_cuda and asked.device != "cpu",
-        save=asked.save_model,
-        tensorboard=asked.tensorboard,
-        port=asked.tensorboard_port,
+        out=options.out,
+        step=options.step,
+        settings=Settings(*(getattr(options.trained, name) for name in names)),
+        data_dir=options.trained.data_dir,
+        batches=texts.numbers(options.profile_batches, "profile-batches", "1,16,64"),
+        images=options.profile_images,
+        by_shape=options.by_shape,
+        use_cuda=not options.no_cuda and options.device != "cpu",
+        save=options.save_model,
+        tensorboard=options.tensorboard,
+        port=options.tensorboard_port,
     )
     for path in run(request, tell):
         say(path)

@@ -76,13 +76,13 @@ class Report(OptionGroup):
     )
 )
 @with_options
-def report(asked: Report) -> None:
+def report(options: Report) -> None:
     """Measure and predict the networks, and write the report; run it again to resume."""
-    models, out = asked.models or [], asked.out
+    models, out = options.models or [], options.out
     if models[:1] == ["roofline"]:  # the name of the only report
         models = models[1:]
-    batches = texts.numbers(asked.batch_size, "batch size", "1,64,256")
-    budget_s = parsing.duration_s(asked.time_budget)
+    batches = texts.numbers(options.batch_size, "batch size", "1,64,256")
+    budget_s = parsing.duration_s(options.time_budget)
 
     stage("importing torch and transformers")
     from neuralpower.data.journal import sole_writer
@@ -94,16 +94,16 @@ def report(asked: Report) -> None:
     from neuralpower.suites.roofline.pages import page
     from neuralpower.suites.roofline.records import Runner
 
-    runner = None if asked.predicted else Runner(device_named(asked.device))
-    named = texts.names(asked.predictor, "predictor")
-    if asked.predicted and named is None:
+    runner = None if options.predicted else Runner(device_named(options.device))
+    named = texts.names(options.predictor, "predictor")
+    if options.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(
         tuple(models) or MODELS,
         tuple(sorted(set(batches))),
-        asked.train_batch_size,
-        parsing.dtype(asked.dtype),
-        None if asked.predicted else asked.device,
+        options.train_batch_size,
+        parsing.dtype(options.dtype),
+        None if options.predicted else options.device,
         () if named == ("none",) else named,
         budget_s,
     )
