@@ -110,9 +110,9 @@ def test_another_length_needs_no_second_network() -> None:
         seen.append(module)
         return decoding(module, context)
 
-    shallow = Shallow(llama(3 * SHORT), lambda blocks: blocks, NVIDIA)  # type: ignore[return-value]
+    shallow = Shallow(llama(3 * SHORT), lambda blocks: blocks, NVIDIA, {"decode": True})  # type: ignore[return-value]
     for context in (12, 40):
-        found = shallow("decode", partial(run, context))
+        found = shallow.by_few("decode", partial(run, context))
         assert found is not None
         assert found.text == decoding(3 * SHORT, context).text
     assert seen == [SHORT, SHORT + 1, SHORT]
@@ -152,10 +152,12 @@ def test_a_pass_that_makes_other_memory_is_looked_at_anew() -> None:
         return step(llama(module), optimizer="sgd", checkpointing=checkpointing[0])
 
     seen: list[int] = []
-    shallow = Shallow(llama(3 * SHORT), lambda blocks: blocks, NVIDIA)  # type: ignore[return-value]
+    shallow = Shallow(llama(3 * SHORT), lambda blocks: blocks, NVIDIA, {"training": True})  # type: ignore[return-value]
     for checkpointing[0] in (False, True):
         whole = step(llama(3 * SHORT), optimizer="sgd", checkpointing=checkpointing[0])
-        assert shallow.stands_for("training", run, whole)
+        found = shallow.by_few("training", run)
+        assert found is not None
+        assert (found.every_call, found.calls) == (whole.every_call, whole.calls)
     assert seen == 2 * [SHORT, SHORT + 1]
 
 
@@ -177,7 +179,7 @@ def test_a_deep_network_takes_what_its_whole_trace_takes(
     probe = Probe(request)
     found = [probe(2, 8), probe(3, 16)]  # with quantised weights, the first is followed whole
     assert probe.shallow.network.cache_info().currsize == 2
-    monkeypatch.setattr(Shallow, "__call__", lambda self, name, run: None)
+    monkeypatch.setattr(Shallow, "by_few", lambda self, name, run: None)
     whole = Probe(request)
     assert [whole(2, 8), whole(3, 16)] == found
     assert whole._calls == probe._calls
@@ -211,14 +213,14 @@ def test_a_network_that_does_other_things_later_is_followed_whole(
     probe = Probe(request)
     assert [probe(batch, None) for batch in (2, 4096)] == found
     assert probe.shallow.useful
-    assert not any(probe._agrees.values())
+    assert not any(probe.shallow.agreements().values())
 
 
 def test_changes_of_a_request_trust_what_was_seen_of_its_network() -> None:
     request = requested(llama(3 * SHORT), 2, 8, phase="training", platform=NVIDIA)
     probe = Probe(request)
     probe(2, 8), probe(3, 8)
-    assert probe._agrees == {"training": True}
+    assert probe.shallow.agreements() == {"training": True}
     changed = replace(request, recipe=Recipe(checkpointing=True))
     assert Probe(changed, probe)(2, 8) == Probe(changed)(2, 8)
 
@@ -227,6 +229,6 @@ def test_other_weights_are_looked_at_anew() -> None:
     request = requested(llama(3 * SHORT, 128), 2, 8, platform=NVIDIA)
     probe = Probe(request)
     probe(2, 8), probe(3, 8)
-    assert probe._agrees == {"forward": True}
-    assert Probe(replace(request, dtype="float16"), probe)._agrees == {"forward": True}
-    assert Probe(replace(request, weights="int4"), probe)._agrees == {}
+    assert probe.shallow.agreements() == {"forward": True}
+    assert Probe(replace(request, dtype="float16"), probe).shallow.agreements() == {"forward": True}
+    assert Probe(replace(request, weights="int4"), probe).shallow.agreements() == {}

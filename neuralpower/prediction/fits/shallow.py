@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -171,32 +172,67 @@ class Shallow:
 
     It is used for a pass only after the whole network's has been followed once, and was the very same: a
     network may do other things in its later blocks.
+
+    Args:
+        module: the whole network.
+        build: gives one with the first blocks alone, by their number.
+        platform: of the device.
+        agrees: name of a pass -> whether a few blocks stand for all, where the same network has shown it.
+        apart: names of passes that are always followed whole.
     """
 
-    def __init__(self, module: nn.Module, build: Callable[[int], nn.Module], platform: Platform) -> None:
-        """`module` is the whole network; `build` gives one with the first blocks alone, by their number."""
-        self.blocks = repeated(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        build: Callable[[int], nn.Module],
+        platform: Platform,
+        agrees: Mapping[str, bool] = MappingProxyType({}),
+        apart: Collection[str] = (),
+    ) -> None:
+        self.module, self.blocks, self.agrees, self.apart = module, repeated(module), dict(agrees), apart
         enough = self.blocks.blocks >= LEAST * self.blocks.with_groups(SHORT)
         # glibc's heap depends on calls that make nothing, too, which a text does not count
         self.useful = bool(self.blocks.path) and enough and platform.family != CPU.family
+        self._first: dict[str, tuple[Run, Passed]] = {}  # by name: of all blocks, not compared yet
         # name of a pass -> its text without sizes, where a block more repeats it, the calls of one
         self._known: dict[str, tuple[Text, Repeats, int]] = {}
         self.network = cache(lambda groups: build(self.blocks.with_groups(groups)))
 
-    def stands_for(self, name: str, run: Run, whole: Passed) -> bool:
-        """Whether a pass is that of the whole network to the byte, and call."""
-        passed = self(name, run)
-        return passed is not None and passed.calls == whole.calls and passed.every_call == whole.every_call
+    def __call__(self, name: str, run: Run) -> Passed:
+        """The pass of the whole network; the first of each name is followed whole."""
+        passed = self.by_few(name, run)
+        if passed is None:
+            passed = run(self.module)
+            if self.useful and name not in self.agrees and name not in self.apart:
+                self._first[name] = run, passed
+        return passed
 
-    def __call__(self, name: str, run: Run) -> Passed | None:
-        """The pass of the whole network; None where its blocks do not repeat, or do not run alone.
+    def by_few(self, name: str, run: Run) -> Passed | None:
+        """The pass by a few blocks; None where these have not been seen to stand for all."""
+        usable = self.useful and name not in self.apart and self._stands_for_all(name)
+        return self._deepened(name, run) if usable else None
 
-        Args:
-            name: of the pass; one that is known needs no second network at other sizes.
-            run: follows it.
+    def agreements(self) -> Mapping[str, bool]:
+        """Name of a pass -> whether a few blocks stand for all; those followed whole are compared."""
+        for name in [*self._first]:
+            self._stands_for_all(name)
+        return self.agrees
+
+    def _stands_for_all(self, name: str) -> bool:
+        """Whether a few blocks make the pass to the byte and call."""
+        if name in self._first:
+            run, whole = self._first.pop(name)
+            few = self._deepened(name, run)
+            self.agrees[name] = (
+                few is not None and few.calls == whole.calls and few.every_call == whole.every_call
+            )
+        return self.agrees.get(name, False)
+
+    def _deepened(self, name: str, run: Run) -> Passed | None:
+        """The pass by a few blocks; None where these do not repeat, or do not run alone.
+
+        A pass that is known needs no second network at other sizes.
         """
-        if not self.useful:
-            return None
         try:
             four = run(self.network(SHORT))
             text = four.text
