@@ -22,7 +22,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row, with_shares
-from neuralpower.trace.parts.by_request import NEW, SEEN, RequestLayer, by_request
+from neuralpower.trace.parts.by_request import SEEN, RequestLayer, one_each
 from neuralpower.trace.records import Trace
 
 Array = np.ndarray
@@ -174,18 +174,15 @@ def _moved(layer: RequestLayer, held: int) -> float:
 
 def with_beside(prediction: Prediction, work: Trace, predictor: Predictor, step: Step) -> Prediction:
     """The prediction of a step, with a row for what attention takes longer than its kernels one by one."""
-    known = [task for task in work.tasks if by_request(task.layer)]
+    decodes = {task.layer: one_each(task.layer) for task in work.tasks}
     layers: dict[bool, dict[str, RequestLayer]] = {True: {}, False: {}}
-    for task in known:
-        window = work.about.windows.get(task.path, 0)
-        layers[_decodes(task.layer)].setdefault(task.path, RequestLayer(task.layer, window, 1.0))
+    for task in work.tasks:
+        if (own := decodes[task.layer]) is not None:
+            window = work.about.windows.get(task.path, 0)
+            layers[own].setdefault(task.path, RequestLayer(task.layer, window, 1.0))
     seconds = {
-        decodes: sum(
-            row.runtime_s
-            for row in prediction.rows
-            if row.layer is not None and by_request(row.layer) and _decodes(row.layer) == decodes
-        )
-        for decodes in layers
+        own: sum(row.runtime_s for row in prediction.rows if row.layer and decodes.get(row.layer) is own)
+        for own in layers
     }
     if not step.contexts:
         return prediction
@@ -194,11 +191,6 @@ def with_beside(prediction: Prediction, work: Trace, predictor: Predictor, step:
     alone = max(seconds[True], laws.cold_s(contexts))
     whole = laws.mixed_s(contexts, step.chunks, seconds[False], alone) if step.chunks else alone
     return _longer(prediction, whole - sum(seconds.values()), len(layers[True]))
-
-
-def _decodes(layer: Any) -> bool:
-    """Whether each request of a kernel has one new token."""
-    return all(getattr(layer, name) == 1 for name in NEW if name in field_names(type(layer)))
 
 
 def _longer(prediction: Prediction, more_s: float, calls: int) -> Prediction:

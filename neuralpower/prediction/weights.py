@@ -10,7 +10,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import HALF_BITS
 from neuralpower.errors import InputError, unknown
 from neuralpower.late import nn
-from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.sources.catalogue import known_type
@@ -143,7 +143,7 @@ def served_type(
         return published, ()
     sort = known_type(model)
     if sort is None:
-        config = getattr(resolve(model).build(dtype=torch_dtype(published)), "config", None)
+        config = getattr(resolve(model).build(), "config", None)  # which is the same in any dtype
         sort = getattr(config, "model_type", None)
     if sort is None:
         return published, ()

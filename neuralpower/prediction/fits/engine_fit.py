@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from neuralpower.errors import InputError
-from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.prediction.memory.engines import (
@@ -63,6 +63,7 @@ def check_ranks_of(request: Request, module: nn.Module, name: str) -> None:
 def engine_memory(
     request: Request,
     module: nn.Module,
+    dtype: torch.dtype,
     room_bytes: float,
     weights_bytes: int | None = None,
     whole: nn.Module | None = None,
@@ -72,6 +73,7 @@ def engine_memory(
     Args:
         request: with an engine; a decode step's context, or a prompt, is the length of the sequences.
         module: one rank, on the meta device.
+        dtype: the request's.
         room_bytes: the device's memory, as on its sheet.
         weights_bytes: of quantised weights; None: as the module has them.
         whole: the unsharded model, where `module` is one rank of several.
@@ -88,9 +90,8 @@ def engine_memory(
         )
     if most is None and length is not None:
         asked = replace(asked, options={**asked.options, "max_model_len": length})
-    about = InputRequest(dtype=torch_dtype(request.dtype))
     name = str(request.model)
-    network = served(module, about, name, weights_bytes, request.layout, whole)
+    network = served(module, InputRequest(dtype=dtype), name, weights_bytes, request.layout, whole)
     check_stages(network)
     memory = asked.memory(network, room_bytes)
     if most is not None and 0 < memory.longest < most and asked.settings().starts_with_longest:

@@ -205,11 +205,11 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
     margin = checked_margin(request)
-    request = replace(request, run=request.run_on(request.platform))
     if request.engine is not None:
         check_engine(request)
     check_room(request.platform, room_bytes)
     probe = Probe(request)
+    request = probe.request
     if request.engine is not None:
         return _under_engine(request, probe, room_bytes)
     left_bytes = request.platform.left_bytes(room_bytes, request.phase.name, margin)
@@ -278,7 +278,7 @@ def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:
     """The answer under the request's engine; raises InputError and ModelError as `fit`."""
     request = replace(request, model=str(probe.source.name))
     whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
-    served = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
+    served = engine_memory(request, probe.module, probe.dtype, room_bytes, probe.quantised_bytes(), whole)
     by_model = served.longest == served.positions
     return Fit(
         fits=served.fits,

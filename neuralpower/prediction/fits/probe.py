@@ -20,7 +20,7 @@ from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.source import Source
 from neuralpower.prediction.fits.engine_fit import check_ranks_of
-from neuralpower.prediction.fits.shallow import Passed, Run, Shallow
+from neuralpower.prediction.fits.shallow import Passed, Shallow
 from neuralpower.prediction.fits.shortened import shortened
 from neuralpower.prediction.memory.over_time import Lived, lived
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
@@ -49,8 +49,8 @@ class Probe:
 
     def __init__(self, request: Request, like: Probe | None = None) -> None:
         """`like`: of another request for the same network."""
-        self.request = request
         self.run = request.run_on(request.platform)
+        self.request = request = replace(request, run=self.run)
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = request.source()
         phase = request.way
@@ -68,7 +68,11 @@ class Probe:
             check_ranks_of(request, self.module, self.source.name)
             self.module, done = self._sharded(self.module)
             self.notes += done.notes
-        self.shallow = Shallow(self.module, self._short, request.platform)
+        same = like is not None and like.request.weights == request.weights
+        known = like.shallow.agreements() if like is not None and same else {}
+        # a compiled step does not say what a block makes, and quantised weights have no blocks' names
+        apart = {TRAINING} if self.run == COMPILE or self.scheme is not None else ()
+        self.shallow: Shallow = Shallow(self.module, self._short, request.platform, known, apart)
         self.own_length: int | None = None
         self.picture: Picture | None = None  # of a pipeline of diffusion, as it was last traced
         # the last picture's trace, which offloading and quantisation then change
@@ -76,10 +80,6 @@ class Probe:
         self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
-        self._whole: dict[str, tuple[Run, Passed]] = {}  # name of a pass -> the first, of all blocks
-        # name of a pass -> whether a few blocks stand for all, as those of the same network before
-        same = like is not None and like.request.weights == request.weights
-        self._agrees: dict[str, bool] = like.agreements() if like is not None and same else {}
 
     def _sharded(self, module: nn.Module) -> tuple[nn.Module, Sharding]:
         """The module of one rank, and how it was made; raises InputError as `sharded`."""
@@ -154,35 +154,13 @@ class Probe:
         if not layout.alone and (name == TRAINING or layout.pipeline > 1):
             return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
         follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
-        passed = self.shallow(name, follow) if self._a_few_do(name) else None
-        if passed is None:
-            passed = follow(self.module)
-            if self.shallow.useful and name not in self._agrees:
-                self._whole[name] = follow, passed
-        found, self._calls[batch, length] = passed
+        found, self._calls[batch, length] = self.shallow(name, follow)
         if self.seen is not None and layout.alone:
             self.seen(lived(self.source.name, name, found, self.request.platform))
         memory = self._peak(found)
         if not layout.alone:
             self._keep_stages(batch, length, [memory])
         return memory
-
-    def agreements(self) -> dict[str, bool]:
-        """Name of a pass -> whether a few blocks stand for all; those followed whole are compared."""
-        for name in [*self._whole]:
-            self._a_few_do(name)
-        return dict(self._agrees)
-
-    def _a_few_do(self, name: str) -> bool:
-        """Whether a few blocks stand for all in a pass; not in the first, which is followed whole.
-
-        In a compiled step they do not: it does not say what a block makes.
-        """
-        if not self.shallow.useful or (name == TRAINING and (self.run == COMPILE or self.scheme is not None)):
-            return False
-        if name in self._whole:
-            self._agrees[name] = self.shallow.stands_for(name, *self._whole.pop(name))
-        return self._agrees.get(name, False)
 
     def _peak(self, traced: Trace | StepLifetimes) -> Memory:
         """The memory at the peak of a pass or a step."""
@@ -237,7 +215,7 @@ class Probe:
     def _followed_shallow(self, asked: Pass) -> Followed | None:
         """The same of a step whose few blocks stand for all; None where they do not, or for stages."""
         phase, layout = self.request.phase.name, self.request.layout
-        if phase != TRAINING or layout.pipeline > 1 or not self._a_few_do(TRAINING):
+        if phase != TRAINING or layout.pipeline > 1:
             return None
         once = replace(self.request.recipe, accumulation=1)
 
@@ -245,7 +223,7 @@ class Probe:
             step = self._step(replace(asked, module=module), once)
             return Passed(step, step.end)
 
-        passed = self.shallow(TRAINING, stepped)
+        passed = self.shallow.by_few(TRAINING, stepped)
         if passed is None or isinstance(passed.found, Trace):
             return None
         traced = of_calls(asked, one_micro_batch(self._question()))

@@ -50,8 +50,7 @@ class KeptNetwork:
 
     def facts(self, shape: Any) -> dict[str, Any] | None:
         """Its name, and the batch size that its inputs have by default; None where they are not kept."""
-        found = recall(self.folder, self._facts_key(shape), TRACES)
-        return found if found is not None and is_current(found) else None
+        return self._current(self._facts_key(shape))
 
     def keep_facts(self, source: Source, shape: Any) -> None:
         facts = {"name": str(source.name), "batch": source.batch_size(None, shape), "loaded": loaded()}

@@ -30,6 +30,13 @@ def by_request(layer: Layer) -> bool:
     return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
 
 
+def one_each(layer: Layer) -> bool | None:
+    """Whether each request of a kernel has one new token; None where it does not work request by request."""
+    if not by_request(layer):
+        return None
+    return all(getattr(layer, name) == 1 for name in NEW if name in field_names(type(layer)))
+
+
 @dataclass(frozen=True)
 class RequestLayer:
     example: Layer
