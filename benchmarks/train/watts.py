@@ -163,7 +163,8 @@ def runs(path: Path) -> Iterator[Sample]:
         for row, calls, estimates in energy.diffusion_calls(path, BATCHES):
             rows, _, _ = energy.busy_rows(calls, estimates)
             device, watts = energy.DEVICES[row["gpu_model"]], float(row["avg_power_watts"])
-            yield sample("diffusion", device, row["model_id"], watts, rows)
+            took = float(row["batch_latency_s"]) / sum(one.runtime_s for one in rows)
+            yield sample("diffusion", device, row["model_id"], watts, rows, took=took)
     except ModelError:
         print("diffusion: left out, it needs diffusers")
 

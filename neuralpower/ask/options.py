@@ -456,7 +456,7 @@ class Footprints(TypedDict, total=False):
     """What a pass costs besides its time: none of it by default."""
 
     node_overhead: Annotated[
-        float | None, Option("Watts of the node besides its devices, for each device.", COST)
+        float | str | None, Option("Watts of the node besides its devices, for each device: 400W.", COST)
     ]
     pue: Annotated[float | None, Option("Energy of the site over that of its computers: 1.2.", COST)]
     price: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,10 +66,12 @@ def _check_both(predictor: Predictor, limit_w: float, share: float) -> None:
     hardware = predictor.known_hardware()
     clock, drawn = at_full_pace(hardware, predictor.device, share, limit_w)
     if drawn > limit_w:
-        asked, held = (one * hardware.clock() / 1e6 for one in (share, clock))
+        highest = hardware.clock()
+        asked, steps = share * highest / 1e6, math.ceil((1 - clock) * highest / CLOCK_STEP_HZ)
+        held = (highest - steps * CLOCK_STEP_HZ) / 1e6
         raise InputError(
             f"power limit {limit_w:g}W and clock {asked:g}MHz contradict: no kernel at full pace draws less "
-            f"than {drawn:.0f} W then; leave one out, or give --clock of {held:.0f} MHz at most"
+            f"than {drawn:.0f} W then; leave one out, or give --clock of {held:g}MHz at most"
         )
 
 

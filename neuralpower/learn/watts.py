@@ -32,8 +32,7 @@ from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.files.file_struct import Log, NotNegative, Part, Positive
 from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.unmeasured.laws import floors
-from neuralpower.learn.unmeasured.prior import POWER
+from neuralpower.learn.unmeasured.laws import POWER, floors
 from neuralpower.platforms import platform_of
 
 SHIPPED = Path(__file__).with_name("watts.json")
@@ -44,6 +43,9 @@ HALVINGS = 30  # of the search for the clock that a limit allows
 # Bandwidth over limit of an A100 of 40 GB. Boards without HBM move fewer bytes for each watt of their limit,
 # and draw no smaller share of it (decoding: 395 W on an RTX 4090, 545 W on a 5090; club-3090).
 LEAST_BYTES_PER_J = 3.8e9
+# Logarithm of a board's watts over the law's: those of H100, H200, B200, GB200 and an A100 of 400 W are less.
+# A board that draws less than usual takes as long: its runs may have waited.
+STANDS_OUT = 0.1
 AT_LIMIT = 0.97  # of the limit: from here on a trained power says that the limit was reached
 
 
@@ -109,9 +111,19 @@ class Demand:
         compute, memory = floors(columns, hardware, columns.law.traits(columns))
         return cls(compute, memory, _work(columns, compute >= memory))
 
+    @classmethod
+    def sides(cls, columns: Layer, hardware: Hardware) -> Sides:
+        """The same, as of calls that compute sets the pace of, and as of calls that memory does."""
+        compute, memory = floors(columns, hardware, columns.law.traits(columns))
+        computing, reading = (_work(columns, np.full(len(compute), side)) for side in (True, False))
+        return cls(compute, memory, computing), cls(compute, memory, reading)
+
     def constants(self, name: str, law: Watts) -> Array:
         """One constant of each call's kind of work, [rows]."""
         return np.asarray([getattr(law.works[work], name) for work in WORKS], dtype=float).take(self.work)
+
+
+Sides = tuple[Demand, Demand]
 
 
 def _work(columns: Layer, computes: Array) -> Array:
@@ -202,6 +214,34 @@ def longer(demand: Demand, law: Watts) -> Callable[[Array | float], Array]:
         return np.asarray(((cores / clock) ** POWER + demand.memory_s**POWER) ** (1 / POWER) / before)
 
     return at
+
+
+def over_usual(hardware: Hardware, device: str) -> float:
+    """Watts of a board over those of a usual one of its limit, where they stand out; else 1."""
+    log = shipped_watts().devices.get(device, 0.0)
+    return math.exp(log) if log > STANDS_OUT and hardware.board_w is not None else 1.0
+
+
+def held_further(sides: Sides, seconds: Array, hardware: Hardware, device: str) -> Array:
+    """Factor on the time of calls on a board that draws more than the usual share of its limit, [rows].
+
+    `seconds`: of a usual board, whose limit holds them already. Near the ridge a call is of both sides, so
+    that no larger one takes less.
+    """
+    law, limit, more = shipped_watts(), hardware.board_w or math.nan, over_usual(hardware, device)
+    computing = sides[0].compute_s ** POWER
+    share = computing / np.maximum(computing + sides[0].memory_s ** POWER, np.finfo(float).tiny)
+    watts, usual_board = [np.zeros(len(seconds)), np.zeros(len(seconds))], Board.of(hardware, "", law)
+    for side, part in zip(sides, (share, 1 - share), strict=True):
+        whole, of_cores = unlimited_w(side, seconds, usual_board, law)
+        watts = [watts[0] + part * whole, watts[1] + part * whole * of_cores]
+    full, cores = watts[0], watts[1] / watts[0]
+    stretched_at, idle = longer(sides[0], law), idle_power(hardware)[0]
+    usual, own = (
+        clock_below(drawn_at(times * full, cores, stretched_at, idle, law), 1.0, limit, full.shape)
+        for times in (1.0, more)
+    )
+    return np.asarray(stretched_at(own) / stretched_at(usual))
 
 
 def as_set(found: Estimates, columns: Layer, hardware: Hardware, device: str, setting: Setting) -> Estimates:

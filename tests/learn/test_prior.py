@@ -19,7 +19,6 @@ from neuralpower.learn.unmeasured import laws
 from neuralpower.learn.unmeasured.law_estimates import faded, seconds_by_law
 from neuralpower.learn.unmeasured.prior import (
     FEWEST,
-    POWER,
     STEEPEST,
     Doubt,
     Law,
@@ -40,7 +39,12 @@ LAUNCH_S = 2e-6
 
 def law(**factors: float) -> Law:
     return Law(
-        HARDWARE, {name.replace("_", " "): value for name, value in factors.items()}, LAUNCH_S, DOUBT, True
+        "",
+        HARDWARE,
+        {name.replace("_", " "): value for name, value in factors.items()},
+        LAUNCH_S,
+        DOUBT,
+        True,
     )
 
 
@@ -65,7 +69,7 @@ def test_without_factors_a_call_takes_what_its_sheet_allows_and_a_launch() -> No
     compute = product.flops() / HARDWARE.peak("float16")
     memory = sum(product.bytes()) / HARDWARE.memory_bytes_per_s
     assert seconds(law(), product) == pytest.approx(
-        (compute**POWER + memory**POWER) ** (1 / POWER) + LAUNCH_S
+        (compute**laws.POWER + memory**laws.POWER) ** (1 / laws.POWER) + LAUNCH_S
     )
 
 
@@ -152,6 +156,28 @@ def test_totals_alone_tell_what_products_and_what_passes_take() -> None:
         assert seconds(trained, layer) == pytest.approx(seconds(truth, layer), rel=0.1)
     said = predicted(networks, {SPEC.slug: trained})
     assert np.median(np.abs(said / [one.seconds for one in networks] - 1)) < 0.04
+
+
+def test_a_limit_that_holds_a_board_is_no_factor_of_its_kernels() -> None:
+    a10 = find_spec("a10")
+    truth = replace(law(compute=0.3, memory=0.2), device=a10.slug, hardware=a10.hardware())
+    held = [
+        replace(
+            one,
+            device=a10.slug,
+            hardware=truth.hardware,
+            chip=a10.chip,
+            seconds=sum(n * seconds(truth, layer) for n, layer in zip(one.counts, one.layers, strict=True)),
+        )
+        for one in observed(law(), 60)
+    ]
+    found = fit_factors(held, LAUNCH_S, levels=(EVERYWHERE,))[EVERYWHERE]
+    trained = replace(truth, factors=found)
+    free = replace(truth, device="")
+    for layer in (linear(2**14), relu(2**25)):
+        assert seconds(truth, layer) > 1.01 * seconds(free, layer)
+        assert seconds(trained, layer) == pytest.approx(seconds(truth, layer), rel=0.05)
+        assert seconds(replace(free, factors=found), layer) == pytest.approx(seconds(free, layer), rel=0.05)
 
 
 def test_few_networks_move_factors_less_than_many() -> None:

@@ -14,20 +14,26 @@ from neuralpower.layers.base import Draw
 from neuralpower.layers.rows import defaults
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.unmeasured.laws import floors
+from neuralpower.learn.unmeasured.prior_files import shipped_prior
 from neuralpower.learn.watts import (
     ATTENTION,
     CACHE,
     PASSES,
     PRODUCTS,
     WEIGHTS,
+    Board,
     Demand,
     Setting,
     as_set,
+    clock_below,
     drawn_at,
+    held_further,
     idle_power,
     law_power,
     longer,
+    over_usual,
     shipped_watts,
+    unlimited_w,
 )
 from neuralpower.prediction.costs.energy import mean_power, with_time
 from neuralpower.prediction.rows import Interval
@@ -93,6 +99,36 @@ def test_a_lower_limit_makes_products_longer_and_keeps_its_watts() -> None:
     assert after.runtime_s[0] > 1.1 * before.runtime_s[0]
     assert after.power_w[0] == pytest.approx(400.0, rel=0.01)
     assert after.power_high_w[0] <= 400.0
+
+
+def test_a_board_that_draws_more_of_its_limit_takes_longer() -> None:
+    a10, slug = find_spec("a10").hardware(), "nvidia-a10"
+    limit, law = a10.board_w, shipped_watts()
+    assert limit is not None and over_usual(a10, slug) > 1.5
+    for columns, least in ((product(8192), 1.2), (addition(2**26), 1.01)):
+        demand = Demand.of(columns, a10)
+        seconds = 1.4 * np.maximum(demand.compute_s, demand.memory_s)
+        further = held_further(Demand.sides(columns, a10), seconds, a10, slug)[0]
+        assert least < further < over_usual(a10, slug)
+        # at the clock that the limit leaves
+        full, cores = unlimited_w(demand, seconds, Board.of(a10, slug, law), law)
+        stretched_at = longer(demand, law)
+        drawn = drawn_at(full, cores, stretched_at, idle_power(a10)[0], law)
+        clock = clock_below(drawn, 1.0, limit, (1,))
+        assert clock[0] < 0.9 and drawn(clock)[0] == pytest.approx(limit, rel=1e-3)
+        assert further == pytest.approx(stretched_at(clock)[0], rel=0.1)
+
+
+def test_no_larger_product_takes_less_where_the_ridge_is_passed() -> None:
+    spec = find_spec("a10")
+    law = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+    times = [law.seconds(product(rows, 4096, 1024))[0] for rows in range(128, 1024, 16)]
+    assert times == sorted(times)
+
+
+def test_usual_boards_and_those_that_nobody_metered_hold_their_limit_already() -> None:
+    for name in ("h100-sxm", "rtx-4090", "gh200"):
+        assert over_usual(find_spec(name).hardware(), find_spec(name).slug) == 1
 
 
 def test_a_limit_above_what_a_call_draws_changes_nothing() -> None:

@@ -7,12 +7,15 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from torch import nn
 
 import neuralpower
 from neuralpower.measure.meters import Description, MeterUnavailable, NullMeter, Reading
 from tests.program import done, run
 
 NET = "zoo:deep_mnist"
+CLASSES = 10
+PASS_J = 0.02
 
 
 @dataclass
@@ -40,6 +43,20 @@ class Steady:
         self.closed = True
 
 
+@dataclass
+class Counting(Steady):
+    """A counter of PASS_J for each pass, however long the machine takes for it."""
+
+    passes: int = 0
+
+    def hook(self, module: nn.Module, *_: object) -> None:
+        """Count a pass when its last layer ends."""
+        self.passes += isinstance(module, nn.Linear) and module.out_features == CLASSES
+
+    def read(self) -> list[Reading]:
+        return [Reading("package-0", PASS_J * self.passes, None, time.perf_counter_ns())]
+
+
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Steady:
     found = Steady()
@@ -50,11 +67,26 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Steady:
 def test_measured_watts_and_joules_stand_next_to_the_predicted(meter: Steady) -> None:
     (found,) = neuralpower.evaluate(NET, rounds=1, energy=True)
     assert found.drawn is not None and found.drawn.power_w == pytest.approx(50, rel=0.05)
-    assert found.drawn.energy_j and found.drawn.energy_j < 50, "of one pass, not of all that were repeated"
+    assert found.drawn.energy_j is not None and found.drawn.energy_j > 0
     assert (found.drawn.source, found.drawn.scope, found.drawn.reason) == ("made_up", "package", None)
     assert meter.closed
     (without,) = neuralpower.evaluate(NET, rounds=1)
     assert without.drawn is None
+
+
+def test_joules_are_of_one_pass_and_not_of_all_that_were_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting()
+    monkeypatch.setattr(
+        "neuralpower.prediction.evaluation.evaluate.open_meter", lambda choice, device: counting
+    )
+    hook = nn.modules.module.register_module_forward_hook(counting.hook)
+    try:
+        (found,) = neuralpower.evaluate(NET, rounds=1, energy=True)
+    finally:
+        hook.remove()
+    # the first and the last pass of the window lie partly outside it
+    assert counting.passes > 10
+    assert found.drawn is not None and found.drawn.energy_j == pytest.approx(PASS_J, rel=0.5)
 
 
 def test_the_command_prints_and_writes_them(meter: Steady) -> None:

@@ -41,6 +41,7 @@ def test_nothing_is_said_that_is_not_asked(step: Prediction) -> None:
 
 def test_node_and_site_are_lines_of_their_own(step: Prediction) -> None:
     said = lines(step, node_overhead=100.0, pue=1.5)
+    assert lines(step, node_overhead="100W", pue=1.5) == said
     assert step.energy_j is not None
     joules = step.energy_j.value / 4
     node = joules + 100 * step.runtime_s.value / 4
@@ -99,7 +100,8 @@ def test_a_training_run_has_its_kilowatt_hours() -> None:
     ("options", "text"),
     [
         ({"pue": 0.9}, "PUE 0.9: must be 1 or more"),
-        ({"node_overhead": -1.0}, "must be 0 or more"),
+        ({"node_overhead": -1.0}, "must be 0 W or more"),
+        ({"node_overhead": "400 kW"}, "node overhead 400 kW: must be 0 W or more, as 400W"),
         ({"currency": "EUR"}, "no --price is given"),
         ({"region": "DE", "carbon_intensity": "350"}, "both say it"),
         ({"tokens": 1e9}, "is of a training run"),

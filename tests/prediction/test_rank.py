@@ -52,7 +52,7 @@ def test_every_form_says_the_same(by_price: Ranking) -> None:
     assert [row[header.index("rank")] for row in rows] == [1, 2, None]
     assert rows[-1][-1] == by_price.skipped["t4"]
     assert "t4" in str(rank_page(by_price)) and by_price._repr_html_()
-    assert list(skipped_lines(by_price))
+    assert any("none of the device is given" in line for line in skipped_lines(by_price))
     many = {f"d{i}": f"price: none of d{i} is given" for i in range(99)}
     lines = [*skipped_lines(replace(by_price, skipped=many))]
     assert lines == ["skipped 99 devices, such as d0, d1, d2: price: none of the device is given"]

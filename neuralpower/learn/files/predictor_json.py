@@ -224,7 +224,11 @@ def _current(data: Mapping[str, Any]) -> Mapping[str, Any]:
 def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:
     _check_whole(part)
     hardware = part.hardware and hardware_of(msgspec.structs.asdict(part.hardware))
-    law = None if part.law is None or hardware is None else _made(Law, part.law, hardware=hardware)
+    law = (
+        None
+        if part.law is None or hardware is None
+        else _made(Law, part.law, device=part.device, hardware=hardware)
+    )
     regressors = _regressors(part.regressors)
     return _made(
         Predictor,

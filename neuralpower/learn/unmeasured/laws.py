@@ -36,6 +36,7 @@ from neuralpower.layers.traits import Traits
 from neuralpower.layers.views import most_flops, peak_flops
 from neuralpower.learn.fitting.problem import Array
 
+POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
 # No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
 # above the second. Lone calls of odd sizes on an H200 are slower: they count as measured there alone.
 DENSE, LOOSE = 3.0, 6.0

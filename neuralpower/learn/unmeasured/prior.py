@@ -3,7 +3,8 @@
     t = launch + ((a C)^4 + (b M)^4)^(1/4)    C: FLOP / peak, M: distinct bytes / bandwidth
     a, b = exp(sum of the factors of its kind and traits), at least 1: no kernel beats its device's sheet
 
-The larger of compute and memory sets the pace, and near the ridge both count. Factors are known on three
+The larger of compute and memory sets the pace, and near the ridge both count. Times hold the power limit of a
+usual board: one that draws more of its limit takes longer (`watts.held_further`). Factors are known on three
 levels: of all devices, of a family of devices, of one device. Each level holds what differs from the one
 above (`prior_fit` trains them), so few rows move a factor a little and many decide it.
 A factor nobody trained is 1 on top of those that its kind has.
@@ -27,9 +28,9 @@ from neuralpower.layers.base import GRADIENT, Layer
 from neuralpower.layers.traits import PADDED, SIZES, steps
 from neuralpower.learn.files.file_struct import Log, Part, Positive
 from neuralpower.learn.fitting.problem import Array
-from neuralpower.learn.unmeasured.laws import floors
+from neuralpower.learn.unmeasured.laws import POWER, floors
+from neuralpower.learn.watts import Demand, held_further, over_usual
 
-POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
 COMPUTE, MEMORY = "compute", "memory"
 STEEPEST = 0.45 * float(np.log(2))  # fall of a factor's logarithm with an octave of a size, at most
 FEWEST = 50  # networks on a device whose families tell how far others lie
@@ -81,6 +82,7 @@ class Prior(Part, frozen=True):
                 factors[name] = factors.get(name, 0.0) + factor
         launch_s = next((one.launch_s for one in levels if one.launch_s is not None), self.launch_s)
         law = Law(
+            device,
             hardware,
             _in_order(gentle(factors), hardware),
             launch_s,
@@ -95,6 +97,7 @@ class Prior(Part, frozen=True):
 class Law:
     """A prior on one device."""
 
+    device: str  # its short name
     hardware: Hardware
     factors: Factors
     launch_s: float
@@ -117,7 +120,11 @@ class Law:
             parts.append((np.maximum(np.exp(log), least) * part_s) ** POWER)
         busy = (parts[0] + parts[1]) ** (1 / POWER)
         works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
-        return np.where(works, busy + self.launches_s(columns), 0.0)
+        taken = busy + self.launches_s(columns)
+        if over_usual(self.hardware, self.device) > 1:
+            sides = Demand.sides(columns, self.hardware)
+            taken = taken * held_further(sides, taken, self.hardware, self.device)
+        return np.where(works, taken, 0.0)
 
     def launches_s(self, columns: Layer) -> Array:
         """Seconds of each call's launches, [rows]."""

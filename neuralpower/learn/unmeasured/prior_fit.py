@@ -21,17 +21,17 @@ from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import GRADIENT
 from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.unmeasured.law_estimates import bounds_s, seconds_by_law
-from neuralpower.learn.unmeasured.laws import floors
+from neuralpower.learn.unmeasured.laws import POWER, floors
 from neuralpower.learn.unmeasured.prior import (
     COMPUTE,
     MEMORY,
-    POWER,
     Law,
     family_of,
     gentle,
     least_factors,
     named,
 )
+from neuralpower.learn.watts import Demand, Sides, held_further, over_usual
 
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
 # Deviations of factors from the level above, by level: a part's, a kind's, a trait's. Chosen over families of
@@ -101,12 +101,15 @@ class Design:
         self.least_s, self.most_s = np.zeros(len(at)), np.full(len(at), np.inf)
         self.least = {part: np.full(len(at), -np.inf) for part in (COMPUTE, MEMORY)}  # of logs of factors
         self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
+        self.held: list[tuple[str, Array, Sides]] = []
         entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
         self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
         for device, index, table in _tables(at):
             traits = table.law.traits(table)
             compute, memory = floors(table, self.hardware[device], traits)
             self.compute_s[index], self.memory_s[index] = compute, memory
+            if over_usual(self.hardware[device], device) > 1:
+                self.held.append((device, index, Demand.sides(table, self.hardware[device])))
             self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
             self.launches[index] = np.maximum(table.law.launches(table), 1)
             if held is not None:
@@ -140,6 +143,8 @@ class Design:
         busy = total ** (1 / POWER)
         share = np.divide(compute, total, out=np.zeros_like(total), where=total > 0)
         taken = busy + self.launch_s * self.launches
+        for device, index, sides in self.held:
+            taken[index] *= held_further(sides, taken[index], self.hardware[device], device)
         layers = np.clip(taken, self.least_s, self.most_s) * self.works
         free = busy * self.works * (taken == layers)
         totals = self.calls @ layers + self.rest_s

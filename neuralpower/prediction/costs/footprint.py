@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -97,14 +98,22 @@ class Each(Declared):
 def terms_in(options: Mapping[str, Any]) -> Terms:
     """The terms of options; raises InputError for an impossible value and for two that contradict."""
     asked: dict[str, Any] = {name: options.get(name) for name in ASKED if options.get(name) is not None}
-    overhead_w, pue = float(asked.get("node_overhead", 0.0)), float(asked.get("pue", 1.0))
-    if not 0 <= overhead_w < math.inf:
-        raise InputError(f"node overhead {overhead_w:g} W: must be 0 or more")
+    overhead_w, pue = _overhead_w(asked.get("node_overhead", 0.0)), float(asked.get("pue", 1.0))
     if not 1 <= pue < 10:
         raise InputError(f"PUE {pue:g}: must be 1 or more: energy of the site over that of its computers")
     if "currency" in asked and "price" not in asked:
         raise InputError(f"--currency {asked['currency']}: no --price is given; add --price 2.49/h")
     return Terms(overhead_w, pue, _intensity(asked), asked.get("price"), asked.get("currency"))
+
+
+def _overhead_w(given: float | str) -> float:
+    """Watts, as a number or with their unit; raises InputError."""
+    text = str(given).strip()
+    with contextlib.suppress(ValueError):
+        watts = float(text.removesuffix("W").removesuffix("w"))
+        if 0 <= watts < math.inf:
+            return watts
+    raise InputError(f"node overhead {text}: must be 0 W or more, as 400W")
 
 
 def each_of(made: Made, terms: Terms) -> Each:

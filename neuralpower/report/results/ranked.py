@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,7 +106,8 @@ def skipped_lines(found: Ranking) -> Iterator[str]:
     """A line for each reason why devices were skipped."""
     reasons: dict[str, list[str]] = {}
     for device, why in found.skipped.items():
-        reasons.setdefault(why.replace(device, "the device"), []).append(device)
+        same = re.sub(rf"[\w-]*{re.escape(device)}\b", "the device", why)
+        reasons.setdefault(same, []).append(device)
     for why, devices in reasons.items():
         named = ", ".join(devices[:MOST_NAMED])
         counted = f"{len(devices)} devices, such as " if len(devices) > MOST_NAMED else ""
