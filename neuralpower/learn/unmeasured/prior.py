@@ -105,6 +105,13 @@ class Law:
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
+        compute, memory = self.parts_s(columns)
+        busy = (compute**POWER + memory**POWER) ** (1 / POWER)
+        works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
+        return np.where(works, busy + self.launches_s(columns), 0.0)
+
+    def parts_s(self, columns: Layer) -> list[Array]:
+        """Seconds of each call's FLOP and of its bytes, each [rows]."""
         traits, parts = columns.law.traits(columns), []
         floors_s = floors(columns, self.hardware, traits)
         for name, part_s, shares, least in zip(
@@ -114,10 +121,8 @@ class Law:
             for factor, share in named(columns, name, shares).items():
                 if factor in self.factors:
                     log = log + self.factors[factor] * share
-            parts.append((np.maximum(np.exp(log), least) * part_s) ** POWER)
-        busy = (parts[0] + parts[1]) ** (1 / POWER)
-        works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
-        return np.where(works, busy + self.launches_s(columns), 0.0)
+            parts.append(np.maximum(np.exp(log), least) * part_s)
+        return parts
 
     def launches_s(self, columns: Layer) -> Array:
         """Seconds of each call's launches, [rows]."""
