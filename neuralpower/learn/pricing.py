@@ -215,6 +215,7 @@ class Pricer:
             np.full(len(t), regressor.exponent),
             self._basis(match.exact, times),
             *self._power(columns, match.found, t),
+            np.zeros(len(t)),
         )
 
     def _allowed(self, columns: Layer, match: Match, law: Law | None) -> Times:
