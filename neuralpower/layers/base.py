@@ -100,6 +100,8 @@ class Layer(ABC):
     group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     paged: ClassVar[frozenset[str]] = frozenset()  # sizes that lie in pages: their alignment costs nothing
+    counted: ClassVar[frozenset[str]] = frozenset({"batch"})  # numbers of items: no alignment either
+    untiled: ClassVar[frozenset[str]] = frozenset()  # sizes that no kernel cuts into tiles
     spreads: ClassVar[
         tuple[str, ...]
     ] = ()  # sizes over which the work of a call is spread: more may be faster

@@ -71,14 +71,14 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
     together: multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache
     lie in pages of WHOLE, whatever their number or type, and stand with the last; up to TILE, with the last
     of their page.
-    So do batches from TILE on: how many items there are changes no item's alignment.
+    So do numbers of items from TILE on, as of a batch: how many there are changes no item's alignment.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
     for name in plain_dimensions(type(columns)):
         size = getattr(columns, name)
         paged = name in columns.paged
         large = size > (WHOLE if paged else TILE)
-        if name in kept or not np.any(large):
+        if name in kept or name in columns.untiled or not np.any(large):
             continue
         octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
         tile = np.maximum(
@@ -87,7 +87,7 @@ def in_tiles(columns: L, kept: Container[str] = ()) -> tuple[L, np.ndarray]:
         )
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
-        stands = np.where((size % WHOLE == 0) | (paged or name == "batch"), last, first)
+        stands = np.where((size % WHOLE == 0) | (paged or name in columns.counted), last, first)
         if name.endswith("channels"):  # groups have equal shares; more of them stand with the channels
             groups = np.maximum(np.asarray(getattr(columns, "groups", 1)), 1)
             groups = np.where(groups > TILE, 1, groups)

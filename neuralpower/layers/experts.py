@@ -80,6 +80,9 @@ class Experts(Fused, MatrixProduct):
         "at most the tokens; pairs are at most tokens x top_k, hit at most experts, experts at most routed"
     )
 
+    counted = frozenset({"hit"})
+    untiled = frozenset({"tokens", "experts", "top_k", "fullest", "routed"})  # what says how pairs spread
+
     views = Views(
         kernels=View(terms=_kernel_terms, own_terms=_own_terms, features=_kernel_features),
         of=MatrixProduct.views,

@@ -38,7 +38,7 @@ BY_NETWORKS, BY_PHYSICS = "from whole networks on this device", "from whole netw
 HERE = (TRAINED_HERE, BY_NETWORKS)  # what was measured on the device says it
 ORIGINS = (TRAINED_HERE, BY_NETWORKS, CARRIED_BY, BY_PHYSICS, LIKE, BY_ITS_BYTES, BARE)
 TOLD = 0.005  # shares of the time below this are not named
-TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+TIMES = ("runtime_s", "low_s", "high_s", "hidden_s", "withheld_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES, BY_WEIGHTS, BY_LAW = -1, -2, -3, -4  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of a roofline, or of another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
@@ -75,6 +75,7 @@ class Estimates:
     power_low_w: Array
     power_high_w: Array
     power_trained: Array  # 1 where a regressor predicts it, 0 where it is carried or not known
+    withheld_s: Array  # what factors say beyond the most that a law lets it take
 
     @classmethod
     def untrained(
@@ -98,6 +99,7 @@ class Estimates:
             power_low_w=power[1],
             power_high_w=power[2],
             power_trained=power[3],
+            withheld_s=np.zeros(len(t)),
         )
 
     @property
@@ -174,7 +176,8 @@ class Estimates:
             common = self.runtime_s * self.shared * (self.regressor == regressor)
             variance = variance + (counts @ common) ** 2
         deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
-        low, high = (value * np.exp(side * NINETY * deviation) for side in (-1, 1))
+        low = value * np.exp(-NINETY * deviation)
+        high = (value + counts @ self.withheld_s) * np.exp(NINETY * deviation)
         return Totals(value, low, high, deviation)
 
 

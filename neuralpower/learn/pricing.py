@@ -129,12 +129,12 @@ class Pricer:
     def numbers(self) -> Mapping[Key, int]:
         return {key: number for number, key in enumerate(self.lookup.regressors)}
 
-    def yields(self, columns: Layer, asked: Asked) -> Array | bool:
-        """Whether the law knows rows better, each or all: torch's, where this was trained on engines'."""
+    def yields(self, columns: Layer, asked: Asked) -> bool:
+        """Whether the law knows them better: torch's, where this was trained on engines'."""
         law = asked.law
         if law is None or not self.carried or not _of_torch(columns, law, asked):
             return False
-        return True if self.twin is None or law.taught else self._bursts(columns, law)
+        return self.twin is None or law.taught
 
     def _bursts(self, columns: Layer, law: Law) -> Array:
         """Whether tables repeat products alone, [rows]: on a B200 at twice the rate that networks sustain.
@@ -157,7 +157,7 @@ class Pricer:
     def _of_key(self, columns: Layer, key: Key, asked: Asked) -> Estimates:
         """Rows of one key, by the first that serves: a regressor, quantised weights' law, the law, bytes."""
         found, exact = self.lookup.of(key)
-        exact = exact and not np.all(self.yields(columns, asked))  # of one type
+        exact = exact and not self.yields(columns, asked)
         if not exact and is_weight_only(columns):
             return weights_law(columns, asked.price, self.roofline(key[1]))
         rows, law = len(columns.dtype), asked.law
@@ -183,9 +183,10 @@ class Pricer:
             or not (np.all(self._bursts(columns, law)) and _of_torch(columns, law, asked))
         ):
             return alone
-        t = seconds_by_law(columns, law)
+        # a board's power sets the pace of units; reading and launching take what they take in a table
+        t = np.minimum(law.parts_s(columns)[0], seconds_by_law(columns, law))
         lasting = by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)
-        return lasting.where(t > alone.runtime_s, alone)  # short ones draw too little for their rate to fall
+        return lasting.where(t > alone.runtime_s, alone)
 
     def _trained(self, columns: Layer, match: Match, held: Array, law: Law | None) -> Estimates:
         """Rows by a regressor, within what the law allows."""
@@ -212,6 +213,7 @@ class Pricer:
             np.full(len(t), regressor.exponent),
             self._basis(match.exact, times),
             *self._power(columns, match.found, t),
+            np.zeros(len(t)),
         )
 
     def _allowed(self, columns: Layer, match: Match, law: Law | None) -> Times:

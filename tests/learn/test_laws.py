@@ -294,6 +294,14 @@ def test_sizes_that_a_load_ties_together_keep_no_other_from_its_tile() -> None:
     assert found[1] >= found[0]
 
 
+def test_experts_stand_for_themselves_where_no_kernel_cuts_them() -> None:
+    load = {"tokens": 96, "top_k": 8, "experts": 160, "pairs": 768, "hit": 126, "fullest": 90}
+    wide = Experts(dtype="bfloat16", hidden=2048, intermediate=96, gated=True, **load)
+    tiles, _ = in_tiles(columns_of(Experts, [wide]))
+    stands = {name: int(getattr(tiles, name)[0]) for name in (*load, "intermediate")}
+    assert stands == {**load, "hit": 128, "intermediate": 128}
+
+
 def test_keys_of_a_prompt_stand_in_tiles() -> None:
     keys = [15, 17, 64, 65, 208, 1000]
     prompts = [

@@ -15,8 +15,10 @@ from neuralpower.layers.base import BACKWARD, GRADIENT
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.unmeasured import laws
-from neuralpower.learn.unmeasured.law_estimates import faded, seconds_by_law
+from neuralpower.learn.unmeasured.any_device import for_device
+from neuralpower.learn.unmeasured.law_estimates import by_law, faded, seconds_by_law
 from neuralpower.learn.unmeasured.prior import (
     FEWEST,
     STEEPEST,
@@ -119,9 +121,8 @@ def test_steps_of_training_move_gradients_and_no_forward_pass() -> None:
 def test_a_device_has_the_factors_of_its_levels() -> None:
     levels = [Level({"memory": value}, networks=FEWEST) for value in (0.1, 0.2, 0.4)]
     family = family_of(HARDWARE, SPEC.chip)
-    prior = Prior(
-        "made up", LAUNCH_S, levels[0], {family: levels[1]}, {SPEC.slug: levels[2]}, DOUBT, DOUBT, DOUBT
-    )
+    device = {SPEC.slug: levels[2]}
+    prior = Prior("made up", LAUNCH_S, levels[0], {family: levels[1]}, device, DOUBT, DOUBT, DOUBT, DOUBT)
     here = prior.on(HARDWARE, SPEC.slug, SPEC.chip)
     assert here.factors["memory"] == pytest.approx(0.7) and here.taught
     sibling = find_spec("nvidia-rtx-4080")
@@ -129,6 +130,29 @@ def test_a_device_has_the_factors_of_its_levels() -> None:
     assert there.factors["memory"] == pytest.approx(0.3) and not there.taught
     other = find_spec("nvidia-t4")
     assert prior.on(other.hardware(), other.slug, other.chip).factors["memory"] == pytest.approx(0.1)
+
+
+def test_gradients_are_less_in_doubt_where_steps_of_training_taught_them() -> None:
+    taught, other = (find_spec(name) for name in ("nvidia-rtx-3090", "nvidia-rtx-3080"))
+    layer = relu(2**24)
+    for spec, narrower in ((taught, True), (other, False)):
+        here = shipped_prior().on(spec.hardware(), spec.slug, spec.chip)
+        back, forward = (
+            replace(for_device(spec), law=here).of_torch().estimate([one])
+            for one in (replace(layer, phase=GRADIENT), layer)
+        )
+        assert (back.shared[0] < forward.shared[0]) == narrower
+
+
+def test_what_a_law_takes_from_a_call_may_be_needed() -> None:
+    columns, power = columns_of(Linear, [linear(2**14)]), (np.full(1, np.nan),) * 4
+    slow = replace(law(), factors={"compute": 5.0})
+    held, freely = seconds_by_law(columns, slow), slow.seconds(columns)
+    found = by_law(columns, slow, np.zeros(1), power, held)
+    assert found.withheld_s[0] == freely[0] - held[0] > 0
+    total, once = found.totals(np.ones((1, 1))), np.exp(NINETY * found.deviation[0])
+    assert total.value[0] == held[0] and total.high[0] == pytest.approx(freely[0] * once)
+    assert total.low[0] == pytest.approx(held[0] / once)
 
 
 def observed(by: Law, count: int, noise: float = 0.0) -> list[Observation]:

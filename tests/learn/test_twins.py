@@ -77,6 +77,13 @@ def test_large_products_of_boards_of_300_w_sustain_what_long_prefills_do(
     assert low < large.flops() / seconds(on(board), large) / 1e12 < high  # of 182 to 439 TFLOP/s
 
 
+def test_few_rows_under_torch_follow_the_bandwidth_of_their_board_whatever_ran_on_it() -> None:
+    h100, nvl = (on(name).of_torch() for name in ("h100", "h100-nvl"))  # whole networks ran on the first
+    slow, fast = (find_spec(name).hardware().memory_bytes_per_s for name in ("h100", "h100-nvl"))
+    few = product(16, 4096)
+    assert 1 < seconds(h100, few) / seconds(nvl, few) < fast / slow
+
+
 def test_a_times_part_that_the_peaks_do_not_explain_remains() -> None:
     h200, h100 = (find_spec(name).hardware() for name in ("h200", "h100"))
     few: Any = product(8, 16384)

@@ -20,9 +20,14 @@ from neuralpower.learn.unmeasured.prior import Law
 def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
     """Estimates of calls, [rows]; `seconds` as `seconds_by_law` gives them."""
     basis = np.full(len(seconds), BASES.index(NETWORKS if law.taught else CARRIED))
+    freely_s = seconds
     if not np.all(np.asarray(columns.phase) == BACKWARD):
-        basis[(seconds > 0) & (seconds != law.seconds(columns))] = BASES.index(HELD)
-    deviation = np.hypot(law.doubt.call, law.doubt.network)
+        freely_s = law.seconds(columns)
+        basis[(seconds > 0) & (seconds != freely_s)] = BASES.index(HELD)
+    trained = law.trained or law.doubt
+    gradients = np.broadcast_to(np.asarray(columns.phase) == GRADIENT, (len(seconds),))
+    shared = np.where(gradients, trained.network, law.doubt.network)
+    deviation = np.hypot(np.where(gradients, trained.call, law.doubt.call), shared)
     least = laws.least_s(columns, law.hardware)
     return Estimates(
         runtime_s=seconds,
@@ -30,7 +35,7 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
             seconds > 0, np.maximum(seconds * np.exp(-NINETY * deviation), np.minimum(least, seconds)), 0
         ),
         high_s=seconds * np.exp(NINETY * deviation),
-        shared=np.full(len(seconds), law.doubt.network),
+        shared=shared,
         hidden_s=np.zeros(len(seconds)),
         held_bytes=held_bytes,
         regressor=np.full(len(seconds), BY_LAW),
@@ -40,6 +45,7 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
         power_low_w=power[1],
         power_high_w=power[2],
         power_trained=power[3],
+        withheld_s=np.maximum(freely_s - np.maximum(laws.most_s(columns, law.hardware), seconds), 0),
     )
 
 

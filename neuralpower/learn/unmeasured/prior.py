@@ -50,6 +50,7 @@ class Level(Part, frozen=True):
 
     factors: dict[str, Log]
     networks: int = 0  # whole networks that they were trained on
+    steps: int = 0  # steps of training that gradients were trained on
     rows: int = 0  # measured calls
     # of a family whose devices were held out, of a device whose few networks were; None: the prior's
     doubt: Doubt | None = None
@@ -67,6 +68,7 @@ class Prior(Part, frozen=True):
     of_device: Doubt  # networks of families that were held out, on devices that were not
     of_family: Doubt  # networks on a device that was held out, of a family that was not
     elsewhere: Doubt  # networks on devices of a family that was held out
+    of_steps: Doubt  # gradients of families that were held out, on devices whose steps were not
 
     def on(self, hardware: Hardware, device: str, chip: str | None = None) -> Law:
         """The prior for a device, by its short name and its hardware."""
@@ -90,7 +92,8 @@ class Prior(Part, frozen=True):
             taught,
             unsure is not None,
         )
-        return dataclasses.replace(law, timed=own is not None and own.networks > 0)
+        trained = self.of_steps if own is not None and own.steps >= FEWEST else None
+        return dataclasses.replace(law, timed=own is not None and own.networks > 0, trained=trained)
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,21 @@ class Law:
     taught: bool  # whether networks on this very device trained it
     exempt: bool = False  # from `laws.most_s`, which holds for the makers that it was found on
     timed: bool = False  # whether any network ran on this very device
+    trained: Doubt | None = None  # of gradients, where steps of training taught them on this very device
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
+        compute, memory = self.parts_s(columns)
+        busy = (compute**POWER + memory**POWER) ** (1 / POWER)
+        works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
+        taken = busy + self.launches_s(columns)
+        if over_usual(self.hardware, self.device) > 1:
+            sides = Demand.sides(columns, self.hardware)
+            taken = taken * held_further(sides, taken, self.hardware, self.device)
+        return np.where(works, taken, 0.0)
+
+    def parts_s(self, columns: Layer) -> list[Array]:
+        """Seconds of each call's FLOP and of its bytes on a usual board, each [rows]."""
         traits, parts = columns.law.traits(columns), []
         floors_s = floors(columns, self.hardware, traits)
         for name, part_s, shares, least in zip(
@@ -117,14 +132,8 @@ class Law:
             for factor, share in named(columns, name, shares).items():
                 if factor in self.factors:
                     log = log + self.factors[factor] * share
-            parts.append((np.maximum(np.exp(log), least) * part_s) ** POWER)
-        busy = (parts[0] + parts[1]) ** (1 / POWER)
-        works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
-        taken = busy + self.launches_s(columns)
-        if over_usual(self.hardware, self.device) > 1:
-            sides = Demand.sides(columns, self.hardware)
-            taken = taken * held_further(sides, taken, self.hardware, self.device)
-        return np.where(works, taken, 0.0)
+            parts.append(np.maximum(np.exp(log), least) * part_s)
+        return parts
 
     def launches_s(self, columns: Layer) -> Array:
         """Seconds of each call's launches, [rows]."""
