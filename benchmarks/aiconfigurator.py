@@ -29,10 +29,9 @@ from neuralpower.layers.columns import fingerprint
 from neuralpower.layers.tiles import chosen_tile
 from neuralpower.layers.views import peak_flops
 from neuralpower.learn.fitting import fit as regress
-from neuralpower.learn.fitting.features import describe, describe_power
 from neuralpower.learn.fitting.held_out import FOLDS, fit_residual
 from neuralpower.learn.fitting.lasso import fit_base
-from neuralpower.learn.fitting.problem import Problem
+from neuralpower.learn.fitting.problem import Problem, describe, describe_power
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.rows import SHORTEST_WITH_POWER_S, hardware_from
 from neuralpower.learn.train import train

@@ -31,7 +31,7 @@ from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.errors import NeuralPowerError
 from neuralpower.learn import train as train_module
 from neuralpower.learn.fitting import fit as fit_module
-from neuralpower.learn.fitting.contradictions import find_contradicting
+from neuralpower.learn.fitting.held_out import find_contradicting
 from neuralpower.learn.fitting.problem import Problem
 from neuralpower.learn.networks import whole_networks
 from neuralpower.learn.train import Trained

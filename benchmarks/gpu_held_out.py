@@ -15,10 +15,9 @@ from neuralpower.data.screening import screen
 from neuralpower.devices.spec import find_spec, known_hardware
 from neuralpower.layers import Hardware, Layer
 from neuralpower.learn.estimates import BASES, BYTES
-from neuralpower.learn.fitting.features import describe
 from neuralpower.learn.fitting.fit import fit
 from neuralpower.learn.fitting.held_out import FOLDS
-from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem, describe
 from neuralpower.learn.train import train
 from neuralpower.learn.unmeasured.any_device import for_board
 from neuralpower.platforms import platform_of

@@ -28,7 +28,7 @@ from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
-from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 NEEDED, KEPT = "needed", "kept"
@@ -137,7 +137,7 @@ class Run:
         one = pass_of(source, request, asked)
         args, kwargs = one.inputs.args, one.inputs.kwargs
         if self.phase == TRAINING:
-            return training_memory(training_lifetimes(one.module, args, kwargs, **settings_of(self.recipe)))
+            return training_memory(training_lifetimes(one.module, args, kwargs, recipe=self.recipe))
         return forward_memory(trace(one.module, args, kwargs))
 
 

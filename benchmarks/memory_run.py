@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from neuralpower.layers import Call
-from neuralpower.measure.steps import TrainingStep
+from neuralpower.measure.calls import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import resolve

@@ -24,9 +24,8 @@ from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import Hardware
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.columns import take
-from neuralpower.learn.fitting.features import describe
 from neuralpower.learn.fitting.fit import fit
-from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem, describe
 from neuralpower.learn.train import train
 
 FAMILY, FOLDS = "collectives", 7

@@ -26,7 +26,7 @@ from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.files.predictor_json import from_json, to_json
 from neuralpower.learn.files.predictor_lookup import load
-from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.problem import describe
 from neuralpower.learn.fitting.trees import Trees, right_children
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train

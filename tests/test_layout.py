@@ -49,13 +49,13 @@ PACKAGES: Mapping[str, str] = {
     "trace.passes": "",
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
-        rig calls steps cpu.heap cpu.reached cpu.timer cuda.runtime meters power.energy exchanges.run
+        rig calls cpu.reached cpu.timer cuda.runtime meters power.energy exchanges.run
     """,
     "measure.collect": "fleet plan",
     "learn": "estimates keys network_estimates notes predictor regressor rows settings train watts",
     "learn.files": "predictor_files predictor_json predictor_lookup",
     "learn.fitting": "",
-    "learn.networks": "calibrate calibrate_by_networks network_rows pace",
+    "learn.networks": "calibrate network_rows pace",
     "learn.unmeasured": "any_device",
     "prediction": """
         beside case compose generation prediction request rows several_devices shown timeline tree

@@ -19,10 +19,9 @@ from benchmarks.gpu_held_out import Errors, joined
 from benchmarks.gpu_tables import FOLDER, Part, attention, experts, products, rows_of
 from neuralpower.data.screening import Rows, screen
 from neuralpower.layers import Hardware
-from neuralpower.learn.fitting.features import describe, describe_power
 from neuralpower.learn.fitting.fit import fit
 from neuralpower.learn.fitting.held_out import FOLDS
-from neuralpower.learn.fitting.problem import FEWEST_ROWS
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, describe, describe_power
 from neuralpower.learn.rows import SHORTEST_WITH_POWER_S
 from neuralpower.platforms import platform_of
 

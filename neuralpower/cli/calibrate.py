@@ -126,7 +126,7 @@ def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, 
     target = out or Path("models") / f"{spec.slug}-calibrated.json"
     stage("importing torch")
     from neuralpower.learn.files.predictor_json import check_places
-    from neuralpower.learn.networks.calibrate_by_networks import calibrate_by_networks
+    from neuralpower.learn.networks.calibrate import calibrate_by_networks
     from neuralpower.report.cards import write_predictor
 
     check_places(target)

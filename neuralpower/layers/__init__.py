@@ -4,10 +4,9 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import BY_OPERATOR, KINDS, Call, Layer, layer_kind
+from neuralpower.layers.base import BY_OPERATOR, KINDS, Call, Draw, Layer, layer_kind
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.operands import OWN, Bytes
-from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.traits import KindLaw
 from neuralpower.layers.views import Described, View, Views

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -21,7 +23,6 @@ from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.late import Tensor, torch
 from neuralpower.layers.operands import Bytes, Operand, Operands, by_dtype
-from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.traits import KindLaw
 from neuralpower.layers.views import Views
@@ -270,3 +271,33 @@ def layer_kind(name: str, *operators: str) -> Callable[[type[L]], type[L]]:
         return kind
 
     return register
+
+
+# ---- Seeded draws of a sweep's sizes ----
+
+T = TypeVar("T")
+
+
+class Draw:
+    """A seeded source of layer sizes: log-uniform, aligned and not, as networks have them."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.random = random.Random(seed)
+
+    def octaves(self, low: int, high: int) -> int:
+        """An integer in [low, high], uniform in its logarithm."""
+        return round(math.exp(self.random.uniform(math.log(low), math.log(high))))
+
+    def size(self, low: int, high: int) -> int:
+        """As `octaves`, but three times in four a multiple of a power of two, as networks' widths are."""
+        value = self.octaves(low, high)
+        if self.random.random() < 0.25:
+            return value
+        step = self.random.choice((4, 8, 16, 32, 64))
+        return min(max(round(value / step) * step, low), high) if value >= step else value
+
+    def choice(self, options: Sequence[T]) -> T:
+        return self.random.choice(options)
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability

@@ -390,8 +390,6 @@ class Conv1d(Convolution):
 @layer_kind("conv2d", "aten.conv2d", "aten.convolution")
 @dataclass(frozen=True, kw_only=True)
 class Conv2d(Convolution):
-    """One call of torch.nn.functional.conv2d."""
-
     axes = ("height", "width")
     sweep_share = 6.0
     function = "conv2d"
@@ -419,8 +417,6 @@ class Conv2d(Convolution):
 @layer_kind("conv3d", "aten.conv3d", "aten.conv_transpose3d")
 @dataclass(frozen=True, kw_only=True)
 class Conv3d(Convolution):
-    """One call of torch.nn.functional.conv3d."""
-
     transposed: bool = False  # it leads back, from what the other fields call its output to their input
 
     axes = ("depth", "height", "width")

@@ -171,7 +171,6 @@ class Experts(Fused, MatrixProduct):
         return Bytes(tokens, up.bytes().weights + down.bytes().weights, tokens)
 
     def parameters(self) -> int:
-        """Weights of all experts that are here."""
         return self.experts * self.hidden * self.intermediate * (2 + self.gated)
 
 

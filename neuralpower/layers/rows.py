@@ -42,7 +42,6 @@ def later_fields(kind: type[Layer]) -> frozenset[str]:
 
 
 def to_row(layer: Layer) -> dict[str, Any]:
-    """The fields as a table's row."""
     return {name: getattr(layer, name) for name in _declared(type(layer))}
 
 

@@ -37,8 +37,6 @@ def share_by_work(layer: Any, asked: Collection[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Functions of a layer."""
-
     # Whether a gradient passes through it, so that it has a backward pass.
     differentiable: Callable[[Any], bool] = is_floating
     # Layers whose forward passes do the work of its backward pass, where none was measured.

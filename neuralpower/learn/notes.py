@@ -29,8 +29,7 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.learn.fitting.problem import Array
-from neuralpower.learn.keys import Key
-from neuralpower.learn.lookup import EXACT, NEAR
+from neuralpower.learn.keys import EXACT, NEAR, Key
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.unmeasured.weight_only import said
 

@@ -25,9 +25,8 @@ from neuralpower.learn.estimates import (
     Roofline,
 )
 from neuralpower.learn.fitting.problem import Array
-from neuralpower.learn.keys import INTEGER, Key
+from neuralpower.learn.keys import INTEGER, Key, Lookup
 from neuralpower.learn.launch_overhead import Dispatch
-from neuralpower.learn.lookup import Lookup
 from neuralpower.learn.networks.pace import NetworkSpeed, Pace
 from neuralpower.learn.pricing import Pricer, joined
 from neuralpower.learn.regressor import Regressor

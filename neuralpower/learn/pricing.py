@@ -30,10 +30,8 @@ from neuralpower.learn.estimates import (
     Powers,
     Roofline,
 )
-from neuralpower.learn.fitting.features import describe, describe_power
-from neuralpower.learn.fitting.problem import Array, Problem
-from neuralpower.learn.keys import Key, unquantised, whole_kind
-from neuralpower.learn.lookup import EXACT, Lookup
+from neuralpower.learn.fitting.problem import Array, Problem, describe, describe_power
+from neuralpower.learn.keys import EXACT, Key, Lookup, unquantised, whole_kind
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.learn.unmeasured import laws
 from neuralpower.learn.unmeasured.law_estimates import by_law, faded, seconds_by_law

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
+from neuralpower.learn.files.file_struct import Deviation, Log, Octaves, Part
 from neuralpower.learn.fitting.problem import Array, Problem, Term
 from neuralpower.learn.fitting.slopes import Alignment
 from neuralpower.learn.fitting.trees import Trees
@@ -16,17 +18,16 @@ NINETY = 1.645  # standard deviations of a normal distribution to either side of
 PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Part, frozen=True):
     """How far measurements lie from predictions, as log(measured / predicted), from rows held out."""
 
-    edges: Array  # [bins - 1], log2 of predicted times
-    low: Array  # [bins], below which ONE_SIDE of the measurements lie
-    high: Array  # [bins]
-    growth: float  # of an interval to each side, times the root of the octaves away from what was sampled
-    common: float  # standard deviation of what all layers of the regressor have in common
-    common_growth: float  # and how much that grows, times the same root
-    tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
+    edges: list[Octaves]  # [bins - 1], log2 of predicted times
+    low: list[Log]  # [bins], below which ONE_SIDE of the measurements lie
+    high: list[Log]  # [bins]
+    growth: Deviation  # of an interval to each side, times the root of the octaves away from the sampled rows
+    common: Deviation  # of what all layers of the regressor have in common
+    common_growth: Deviation  # and how much that grows, times the same root
+    tail: Octaves = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
 
     def away(self, predicted: Array, outside: Array) -> Array:
         """Octaves outside the box, and beyond the tail, [rows]."""
@@ -36,13 +37,14 @@ class Spread:
         """Logarithms of the 90 % bounds relative to the prediction, each [rows]."""
         bin_ = np.searchsorted(self.edges, _octaves(predicted))
         wider = self.growth * np.sqrt(self.away(predicted, outside))
-        return self.low[bin_] - wider, self.high[bin_] + wider
+        return np.asarray(self.low)[bin_] - wider, np.asarray(self.high)[bin_] + wider
 
     def widened(self, deviation: float) -> Spread:
         """The same with one more source of error, of that standard deviation, that all layers share."""
         more = NINETY * deviation
-        low, high = -np.sqrt(self.low**2 + more**2), np.sqrt(self.high**2 + more**2)
-        return replace(self, low=low, high=high, common=float(np.hypot(self.common, deviation)))
+        low, high = (np.sqrt(np.square(side) + more**2).tolist() for side in (self.low, self.high))
+        common = float(np.hypot(self.common, deviation))
+        return replace(self, low=[-width for width in low], high=high, common=common)
 
     def shared(self, predicted: Array, outside: Array) -> Array:
         """Standard deviation of the common part of log(measured / predicted), [rows]."""

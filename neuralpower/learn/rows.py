@@ -19,9 +19,8 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.views import peak_flops
-from neuralpower.learn.fitting.contradictions import far_off
-from neuralpower.learn.fitting.features import describe, describe_power
-from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem, join
+from neuralpower.learn.fitting.held_out import far_off
+from neuralpower.learn.fitting.problem import FEWEST_ROWS, Problem, describe, describe_power, join
 from neuralpower.learn.keys import (
     ANY,
     INTEGER,
@@ -281,7 +280,6 @@ def _issues(rows: Rows) -> np.ndarray:
 
 
 def by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
-    """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
     if view.any_dtype(rows.layer):
         dtypes = np.full(len(rows), ANY)

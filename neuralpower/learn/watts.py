@@ -60,8 +60,6 @@ class Work(Part, frozen=True):
 
 
 class Watts(Part, frozen=True):
-    """The constants of the law."""
-
     source: str
     works: dict[str, Work]
     devices: dict[str, Log]  # logarithm of a device's watts over the law's, by short name
@@ -81,7 +79,6 @@ class Watts(Part, frozen=True):
 
 @functools.cache
 def shipped_watts() -> Watts:
-    """The constants that come with the package."""
     return msgspec.json.decode(SHIPPED.read_bytes(), type=Watts)
 
 

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map
 
 from neuralpower.dtypes import TENSORFLOAT32
-from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Call, Layer
+from neuralpower.errors import ModelError, Unmodelled
+from neuralpower.layers.base import BACKWARD, FORWARD, Call, Layer
+from neuralpower.trace.operators.undisturbed import forget
+from neuralpower.trace.recipe import OPTIMIZER, STEPS, Recipe, checkpointed, default_loss
 
 Step = Callable[[], Any]
 
@@ -153,6 +158,13 @@ def warm_of(call: Call, step: Step) -> tuple[Tensor, ...]:
     return step.warm if isinstance(step, Gradient) else call.warm
 
 
+def seconds_of(step: Step, clock_ns: Callable[[], int]) -> float:
+    """Seconds of one call on the host."""
+    start = clock_ns()
+    step()
+    return (clock_ns() - start) / 1e9
+
+
 @contextlib.contextmanager
 def settings_of(call: Call) -> Iterator[None]:
     """The settings to time a call's steps under: TF32 on only where it asks for it, no autograd forward."""
@@ -238,3 +250,69 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) and value.requires_grad else value
+
+
+# ---- A training step that runs for real ----
+
+
+def run_training_step(
+    loss: Callable[[], Tensor],
+    optimizer: torch.optim.Optimizer,
+    began: Callable[[str], None],
+    accumulation: int = 1,
+) -> None:
+    """One step: micro-batches forward, to their loss, and backward, then the optimizer.
+
+    `began` gets the name (in STEPS) of each part as it begins, and "" at the end.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        for _ in range(accumulation):
+            began(FORWARD)
+            value = loss()
+            began(BACKWARD)
+            value.backward()  # type: ignore[no-untyped-call]
+        began(OPTIMIZER)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        began("")
+
+
+def by_part(marks: Sequence[tuple[str, Any]], seconds: Callable[[Any, Any], float]) -> dict[str, float]:
+    """Seconds of each part, from (part that begins, mark) in order, the end last; `seconds` of two marks."""
+    parts: dict[str, float] = {}
+    for (part, start), (_, end) in pairwise(marks):
+        parts[part] = parts.get(part, 0.0) + seconds(start, end)
+    return parts
+
+
+class TrainingStep:
+    """One step of training a real network, and how long each part of it took at every call."""
+
+    def __init__(
+        self, call: Call, recipe: Recipe, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
+        model = call.function  # a source's call is its network's
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"a {type(model).__name__} is not a network: nothing to train")
+        self.model = model.train()
+        if recipe.checkpointing:
+            checkpointed(model)
+        self.optimizer = recipe.optimizer_of(self.model.parameters())
+        self.laps: list[dict[str, float]] = []
+
+    def __call__(self) -> None:
+        if not self.laps:
+            forget(self.model)
+        call, marks = self.call, list[tuple[str, int]]()
+        run_training_step(
+            lambda: default_loss(self.model(*call.args, **call.kwargs)),
+            self.optimizer,
+            lambda part: marks.append((part, self.clock_ns())),
+            self.recipe.accumulation,
+        )
+        self.laps.append(by_part(marks, lambda start, end: (end - start) / 1e9))
+
+    def parts_s(self, last: int) -> dict[str, float]:
+        """The 10th percentile of each part over the `last` steps (s)."""
+        return {step: float(np.percentile([lap[step] for lap in self.laps[-last:]], 10)) for step in STEPS}

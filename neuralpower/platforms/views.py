@@ -32,7 +32,6 @@ class View:
     pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
 
     def hardware(self, hardware: Hardware) -> Hardware:
-        """The device as the terms see it."""
         return hardware
 
     def of(self, columns: Layer) -> KindView:

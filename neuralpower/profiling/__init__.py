@@ -237,8 +237,6 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords that a caller may give."""
-
     device: str | torch.device | None
     phase: str
     loss: Loss | None

@@ -9,7 +9,7 @@ from torch import nn
 
 from neuralpower.errors import ModelError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.measure.steps import TrainingStep
+from neuralpower.measure.calls import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.evaluation.evaluate import Evaluation, built

@@ -57,8 +57,6 @@ SIZES = "parameters trainable_parameters parameter_bytes peak_memory_bytes power
 
 @dataclass(frozen=True)
 class Unmodelled:
-    """Calls whose work no layer kind counts."""
-
     operator: str
     reason: str
     count: int

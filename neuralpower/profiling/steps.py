@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,17 +26,17 @@ from neuralpower.errors import (
     quoted,
     unknown,
 )
+from neuralpower.measure.calls import by_part, run_training_step
 from neuralpower.measure.meters import PowerMeter
 from neuralpower.measure.power.energy import PowerWindow, measure_power
 from neuralpower.measure.rig import failure
-from neuralpower.measure.steps import run_training_step
 from neuralpower.networks.inputs.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.conventions import ALL_OPS, Rules, backward_flops, check_convention
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
 from neuralpower.report.perfetto import Counter, Process, Row, Slice
-from neuralpower.trace.operators.undisturbed import forget, undisturbed
+from neuralpower.trace.operators.undisturbed import forget, swapped, undisturbed
 from neuralpower.trace.recipe import Loss, default_loss
 from neuralpower.trace.records import LOSS
 
@@ -151,8 +150,6 @@ class Settings:
 
 @dataclass
 class Step:
-    """A forward pass or a training step."""
-
     model: nn.Module
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -193,7 +190,6 @@ class Step:
 
 
 def title_of(device: torch.device) -> str:
-    """The system's name of the device."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return read_cpu().name if device.type == "cpu" else str(device)
@@ -321,17 +317,12 @@ def told(name: str, before: str = "") -> Iterator[None]:
 def _seconds(marks: Sequence[tuple[str, Any]], clock: Clock) -> dict[str, float]:
     """Seconds by phase, and of the whole under ""."""
     clock.wait()
-    found = {phase: clock.seconds(start, end) for (phase, start), (_, end) in pairwise(marks)}
-    return {"": clock.seconds(marks[0][1], marks[-1][1]), **found}
+    return {"": clock.seconds(marks[0][1], marks[-1][1]), **by_part(marks, clock.seconds)}
 
 
 def _watched(step: Step, clock: Clock, watch: Stopwatch) -> list[tuple[str, Any]]:
-    step.watch = watch
-    try:
-        with watch.running():
-            return step.run(clock)
-    finally:
-        step.watch = None
+    with swapped(step, watch=watch), watch.running():
+        return step.run(clock)
 
 
 def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -> tuple[Repeat, float]:

@@ -88,8 +88,6 @@ class Event(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One module call on the host."""
-
     path: str
     start_ns: int
     end_ns: int
@@ -155,7 +153,6 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Follow the modules and see the operators."""
         with self.modules.attached(), self:
             yield
 

@@ -23,7 +23,7 @@ from neuralpower.networks.phases import Step
 from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.serving.surface import Family, StepSurface, sizes_of
-from neuralpower.trace.passes.graph import captured_sizes
+from neuralpower.trace.passes.fusion import captured_sizes
 
 Array = np.ndarray
 Tables = dict[str, dict[str, Array]]  # by what is priced, and by the column of outcomes

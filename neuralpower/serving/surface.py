@@ -45,7 +45,7 @@ from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.parts.by_request import RequestLayer, by_request
 from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.parts.stages import cut
-from neuralpower.trace.passes.graph import CAPTURED
+from neuralpower.trace.passes.fusion import CAPTURED
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import ENGINE
 from neuralpower.trace.records import Trace

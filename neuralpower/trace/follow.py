@@ -21,9 +21,9 @@ from neuralpower.trace.parts.by_request import stepped
 from neuralpower.trace.parts.decoder_steps import Growing, each_length
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import COMPILE, Question
-from neuralpower.trace.recipe import TRAINING, default_loss
+from neuralpower.trace.recipe import RECIPE, TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -67,17 +67,20 @@ def record(asked: Pass, question: Question) -> Recorded:
     notes = [note for note in (asked.inputs.note, idle) if note]
     lifetimes = None
     if question.phase != FORWARD:
-        settings: dict[str, Any] = {
-            "platform": question.platform,
-            "optimizer": None,
-            "autocast": question.autocast,
-        }
-        if question.phase == TRAINING:
-            settings |= settings_of(question.recipe) | {"holds_output": asked.inputs.labelled}
-            settings["compiled"] = question.run == COMPILE and question.layout.alone
-            notes += frozen(asked.module)
+        trains = question.phase == TRAINING
+        notes += frozen(asked.module) if trains else []
         try:
-            lifetimes = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, **settings)
+            lifetimes = training_lifetimes(
+                asked.module,
+                asked.inputs.args,
+                asked.inputs.kwargs,
+                recipe=question.recipe if trains else RECIPE,
+                stepped=trains,
+                holds_output=trains and asked.inputs.labelled,
+                platform=question.platform,
+                autocast=question.autocast,
+                compiled=trains and question.run == COMPILE and question.layout.alone,
+            )
             notes += [lifetimes.note] if lifetimes.note else []
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
@@ -156,7 +159,6 @@ def repeating(traced: Trace, inputs: Inputs) -> Trace:
 
 
 def shape_of(asked: Pass) -> PassShape:
-    """The shape of a trace's pass."""
     windows = {} if asked.name == FORWARD else windows_of(asked.module)
     placed = placed_experts(asked.module)
     if asked.step is not None:  # the passes of a prompt make it

@@ -31,7 +31,6 @@ class Outline:
 
     @classmethod
     def of(cls, module: nn.Module) -> Outline:
-        """The outline of a module."""
         floating = (p.element_size() for p in module.parameters() if p.is_floating_point())
         return cls(
             tuple(

@@ -45,8 +45,9 @@ class Recipe:
     states: States | float | None = None  # what an unknown optimizer keeps: numbers per parameter
 
     def __post_init__(self) -> None:
-        """Raise InputError for an invalid recipe."""
-        object.__setattr__(self, "optimizer", canonical(self.optimizer))
+        name, _, way = str(self.optimizer).partition(":")  # "adamw:fused" is said in one word, too
+        object.__setattr__(self, "optimizer", canonical(name))
+        object.__setattr__(self, "implementation", way or self.implementation)
         if self.states is not None and not isinstance(self.states, States):
             object.__setattr__(self, "states", States.parsed(self.states))
         if self.states is None and self.optimizer not in KNOWN:

@@ -42,7 +42,7 @@ from neuralpower.trace.notes import (
     unpriced_hooks,
     unread_notes,
 )
-from neuralpower.trace.operators.described import Descriptions, Experts, equivalent_bytes
+from neuralpower.trace.operators.described import QUANTISED, Descriptions, Experts, equivalent_bytes
 from neuralpower.trace.operators.higher_order import (
     OTHERWISE,
     flex_notes,
@@ -55,7 +55,6 @@ from neuralpower.trace.operators.loops import View, layer_in_loop, looped
 from neuralpower.trace.operators.memory_formats import CONVOLUTIONS, laid_out
 from neuralpower.trace.operators.modules import Modules, With
 from neuralpower.trace.operators.own_passes import OwnPasses, Section, passed
-from neuralpower.trace.operators.quantised_calls import QUANTISED
 from neuralpower.trace.operators.undisturbed import swapped
 from neuralpower.trace.parts.routing import ROUTING, Routing
 from neuralpower.trace.records import LOSS, LayerCall, Trace, UnmodelledCall, call_shapes, run_again

@@ -71,8 +71,6 @@ class UnmodelledCall:
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module's forward."""
-
     path: str
     inputs: Shapes
     outputs: Shapes

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError, PredictorError
 from neuralpower.files import atomic as files
 from neuralpower.files.json_files import Declared, json_text, named, nullable, parse_json, read_json
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers.base import Draw
 from neuralpower.learn.files.file_struct import packed, unpacked, width
 from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.fitting.trees import right_children, starts

@@ -10,7 +10,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.tiles import CHUNK, chosen_tile
-from neuralpower.learn.fitting.features import describe_power
+from neuralpower.learn.fitting.problem import describe_power
 
 H200 = Hardware(
     platform="accelerator",

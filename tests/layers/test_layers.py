@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
-from neuralpower.layers.base import of_real, torch_dtype
+from neuralpower.layers.base import Draw, of_real, torch_dtype
 from neuralpower.layers.convolution import Conv2d, Conv3d, Convolution, ConvTranspose2d
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
@@ -29,7 +29,6 @@ from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.rows import defaults, field_names, from_row, to_row
 from neuralpower.layers.softmax import Softmax
-from neuralpower.layers.sweep import Draw
 from neuralpower.measure.collect.plan import affordable, draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.running import META

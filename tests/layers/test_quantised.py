@@ -15,13 +15,13 @@ from neuralpower.dtypes import DTYPES
 from neuralpower.errors import DatasetError, InputError
 from neuralpower.layers import KINDS, Bytes, Hardware, Layer, columns_of
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.base import Draw
 from neuralpower.layers.columns import as_columns, fingerprint
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN, Operand
 from neuralpower.layers.rows import from_row, identity, plain_dimensions, to_row
 from neuralpower.layers.softmax import Softmax
-from neuralpower.layers.sweep import Draw
 from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import assumed
 from neuralpower.platforms import CPU, platform_named

@@ -15,8 +15,7 @@ from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs, read_sp
 from neuralpower.dtypes import NETWORK_DTYPES, floats_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import GRADIENT
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers.base import GRADIENT, Draw
 from neuralpower.learn.estimates import (
     BARE,
     BASES,

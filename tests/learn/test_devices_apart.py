@@ -25,7 +25,7 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.estimates import BYTES, IN_RANGE, MEASURED
 from neuralpower.learn.files.predictor_json import save
 from neuralpower.learn.files.predictor_lookup import load, on
-from neuralpower.learn.fitting.features import describe, describe_power
+from neuralpower.learn.fitting.problem import describe, describe_power
 from neuralpower.learn.fitting.slopes import Alignment
 from neuralpower.learn.notes import assumed, foreign, formula
 from neuralpower.learn.predictor import Predictor

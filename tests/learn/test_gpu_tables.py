@@ -16,8 +16,8 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.rows import field_names
-from neuralpower.learn.fitting.features import describe
 from neuralpower.learn.fitting.held_out import folds_of
+from neuralpower.learn.fitting.problem import describe
 from neuralpower.learn.keys import unquantised
 from neuralpower.platforms import platform_of
 

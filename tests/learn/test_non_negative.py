@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from neuralpower.learn.fitting.lasso import ALPHAS
-from neuralpower.learn.fitting.non_negative import non_negative
+from neuralpower.learn.fitting.lasso import ALPHAS, non_negative
 
 
 def question(rows: int, terms: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

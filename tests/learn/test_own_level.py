@@ -18,7 +18,7 @@ from neuralpower.layers.base import typed
 from neuralpower.layers.rows import to_row
 from neuralpower.learn.files.predictor_json import from_json, save, to_json
 from neuralpower.learn.files.predictor_lookup import load
-from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.problem import describe
 from neuralpower.learn.networks.network_rows import Total, Way, calls_of, read_totals, traced
 from neuralpower.learn.networks.own_level import taught_by, teach
 from neuralpower.learn.networks.totals_alone import train_totals

@@ -19,8 +19,8 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import defaults, field_names, from_row, plain_dimensions, to_row
 from neuralpower.learn.fitting import fit as regress
-from neuralpower.learn.fitting.features import describe
 from neuralpower.learn.fitting.lasso import plain_terms
+from neuralpower.learn.fitting.problem import describe
 from neuralpower.learn.networks.whole_networks import common_factor
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Regressor

@@ -10,7 +10,7 @@ import pytest
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers.base import Draw
 from neuralpower.learn.estimates import CARRIED_BY
 from neuralpower.learn.files.predictor_lookup import load
 from neuralpower.learn.notes import origin, origins

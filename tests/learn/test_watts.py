@@ -10,8 +10,8 @@ import pytest
 
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
+from neuralpower.layers.base import Draw
 from neuralpower.layers.rows import defaults
-from neuralpower.layers.sweep import Draw
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.unmeasured.laws import floors
 from neuralpower.learn.watts import (

@@ -13,7 +13,7 @@ import torch
 
 from neuralpower.devices.host import read_cpu, steal_ticks, unlike, worker_environment
 from neuralpower.layers import Call
-from neuralpower.measure.cpu import heap, reached
+from neuralpower.measure.cpu import reached
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 
 
@@ -227,7 +227,7 @@ def test_what_a_byte_of_fresh_memory_costs_is_its_first_write_beyond_the_second_
     # a block of a page: the first write takes 4 us, the second 1 us, giving back 1.096 us
     steps = itertools.cycle((0, 4000, 1000, 0, 1096))
     now = itertools.accumulate(steps)
-    seconds = heap.fresh_s_per_byte(lambda: mmap.mmap(-1, 4096), lambda: next(now))
+    seconds = reached.fresh_s_per_byte(lambda: mmap.mmap(-1, 4096), lambda: next(now))
     assert seconds == pytest.approx(1e-9)  # 4,096 ns for 4,096 bytes
 
 
@@ -243,7 +243,7 @@ def test_rates_are_of_a_copys_reads_and_writes_and_of_a_products_flops() -> None
 
 FAULTS = """
 import resource, torch
-from neuralpower.measure.cpu.heap import keep_heap, usual_heap
+from neuralpower.measure.cpu.reached import keep_heap, usual_heap
 
 def faults(numbers):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

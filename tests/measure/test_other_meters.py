@@ -20,7 +20,7 @@ from neuralpower.measure.meters import (
     Reading,
     meter_status,
     open_meter,
-    plugins,
+    opening,
     power_meter,
 )
 from neuralpower.measure.meters.amd import AmdMeter
@@ -349,7 +349,7 @@ def test_a_meter_of_another_package_is_registered_and_one_that_fails_is_told() -
         entry("number", 7),
     ]
     meters = dict(METERS)
-    failed = plugins.registered(entries, meters)
+    failed = opening.registered(entries, meters)
     assert meters["mine"] is Simple and meters["rapl"] is METERS["rapl"]
     assert failed["broken"].startswith("a_package:broken raises ImportError: no module named vendor;")
     assert "has the name of another meter" in failed["rapl"] and "has no for_device" in failed["number"]
@@ -365,12 +365,12 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     table = {name: METERS[name] for name in ("battery", "rapl")}
     monkeypatch.setattr("neuralpower.measure.meters.base.METERS", table)
-    monkeypatch.setattr("neuralpower.measure.meters.plugins.METERS", table)
+    monkeypatch.setattr("neuralpower.measure.meters.opening.METERS", table)
     found = [entry("aaa", Raises), entry("mine", Simple), entry("gone", OSError("libvendor.so"))]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found * (group == plugins.GROUP))
-    plugins.plugged.cache_clear()
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found * (group == opening.GROUP))
+    opening.plugged.cache_clear()
     yield
-    plugins.plugged.cache_clear()
+    opening.plugged.cache_clear()
 
 
 def test_others_go_on_where_one_fails(plugged: None) -> None:
@@ -406,6 +406,6 @@ def test_every_meter_says_why_a_machine_lacks_it() -> None:
 def test_a_class_may_be_registered_by_both_ways() -> None:
     meter = power_meter("both")(Simple)
     try:
-        assert plugins.registered([entry("both", meter)], METERS) == {}
+        assert opening.registered([entry("both", meter)], METERS) == {}
     finally:
         del METERS["both"]

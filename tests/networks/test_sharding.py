@@ -104,7 +104,7 @@ def test_sequence_ranks_keep_slices_of_what_products_read() -> None:
     kept = {}
     for sequence in (False, True):
         asked = one_rank(LLAMA, tensor=2, sequence=sequence, use=TRAINING)
-        found = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, optimizer=None)
+        found = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, stepped=False)
         turn = found.passes[0]
         lives = [
             s.bytes for s in found.storages if s.birth and s.birth <= turn and (s.death or turn + 1) > turn

@@ -21,8 +21,8 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.lifetimes import Lifetimes, Storage
-from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
-from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.recipe import TRAINING, default_loss
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 NVIDIA = platform_named("nvidia")
@@ -125,7 +125,7 @@ def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brou
         (torch.zeros(1, 4),),
         transformers.BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2),
     )
-    step, gradients = step_memory(chain(), x), step_memory(chain(), x, optimizer=None)
+    step, gradients = step_memory(chain(), x), step_memory(chain(), x, stepped=False)
     assert step.framework_bytes - gradients.framework_bytes == CPU.framework.compiler_bytes
     assert gradients.optimizer_bytes == 0
     assert gradients.gradients_bytes == step.gradients_bytes
@@ -252,11 +252,6 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
     assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
     with pytest.raises(ModelError, match="has no activation checkpointing to switch on"):
         step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
-    assert settings_of(Recipe("momentum", accumulation=2)) == {
-        "optimizer": "momentum",
-        "accumulation": 2,
-        "checkpointing": False,
-    }
 
 
 def test_a_grouped_product_of_experts_has_the_shapes_of_its_kernel() -> None:

@@ -607,7 +607,7 @@ def test_a_network_that_casts_itself_is_cast_as_one_that_is_asked_to(
             found = [(call.operator, call.layer) for call in trace(own, (x,)).calls]
         assert found == asked
         steps = [
-            training_lifetimes(model, (x,), {}, platform=platform, optimizer=None, autocast=low)
+            training_lifetimes(model, (x,), {}, platform=platform, stepped=False, autocast=low)
             for model, low in ((own, None), (own.net, dtype))
         ]
         needed = [peak(step.storages)[0] for step in steps]

@@ -104,7 +104,7 @@ def test_a_list_of_layers_is_the_sum_of_its_layers(predictor: Predictor) -> None
 
 def drawing(watts: float) -> Regressor:
     """A power that is always the same, give or take a tenth."""
-    spread = Spread(np.zeros(0), np.array([-0.1]), np.array([0.1]), 0.5, 0.05, 0.05)
+    spread = Spread([], [-0.1], [0.1], 0.5, 0.05, 0.05)
     scores = scores_of(np.array([watts]), np.array([watts]))
     return Regressor((Term(),), np.array([watts]), 0, 0.0, {}, None, 0.0, spread, scores)
 

@@ -45,7 +45,7 @@ def test_the_kernel_that_cuda_would_run(
 ) -> None:
     module = Attention(heads, size, masked).to(dtype)
     step = training_lifetimes(
-        module, (torch.zeros(3, ROWS, 8, dtype=dtype),), optimizer=None, platform=PLATFORMS["nvidia"]
+        module, (torch.zeros(3, ROWS, 8, dtype=dtype),), stepped=False, platform=PLATFORMS["nvidia"]
     )
     forward = step.passes[0]
     kept = [one for one in step.storages if 0 < one.birth <= forward and (one.death or forward + 1) > forward]

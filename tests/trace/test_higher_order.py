@@ -457,7 +457,7 @@ class Weighted(nn.Module):
 
 def at_the_peak(module: nn.Module, x: Tensor) -> int:
     """Bytes at the peak of a step."""
-    return peak(training_lifetimes(module, (x,), {}, platform=CPU, optimizer=None).storages)[0]
+    return peak(training_lifetimes(module, (x,), {}, platform=CPU, stepped=False).storages)[0]
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED.keys() - {"out_dtype"}))

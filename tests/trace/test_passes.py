@@ -34,10 +34,11 @@ def steps(found: Trace) -> list[str]:
     return [task.step for task in found.tasks]
 
 
-def test_each_pass_is_found_by_its_file_and_says_its_place_and_what_it_does() -> None:
+def test_each_file_has_passes_that_are_found_and_say_their_places_and_what_they_do() -> None:
     folder = Path(sys.modules["neuralpower.trace.passes"].__path__[0])
     files = {file.stem for file in folder.glob("*.py")} - {"__init__", "base"}
-    assert {one.name for one in PASSES} == files
+    assert {one.change.__module__.rpartition(".")[2] for one in PASSES} == files
+    assert len({one.name for one in PASSES}) == len(PASSES)
     for one in PASSES:
         assert one.place in ORDER
         assert one.summary.endswith(".")

@@ -29,11 +29,10 @@ from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn.networks.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
-from neuralpower.measure.calls import Backward, call_of
+from neuralpower.measure.calls import Backward, TrainingStep, call_of
 from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make_plan
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
-from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import META, WAYS, Run
 from neuralpower.prediction.compose import compose

@@ -66,7 +66,6 @@ def _pass_bytes(input: Tensor, weight: Tensor, output: Tensor, stride: Any, grou
 
 
 def _weight_bytes(input: Tensor, weight: Tensor, output: Tensor, stride: Any, groups: int) -> int:
-    """Bytes of the weight's gradient."""
     if _own(input, weight, groups) or _few_small(input, weight, stride):
         return 0
     copies = _copies(input, weight, output) + PARTIAL

@@ -22,6 +22,8 @@ MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted is meaningles
 Positive = Annotated[float, Meta(ge=LEAST_NUMBER, le=MOST_NUMBER)]
 NotNegative = Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
 Log = Annotated[float, Meta(ge=-MOST_LOG, le=MOST_LOG)]  # of a factor
+Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
+Octaves = Annotated[float, Meta(ge=-1100.0, le=1100.0)]  # those of double precision
 Exponent = Annotated[float, Meta(ge=0, le=MOST_LOG)]
 
 

@@ -42,7 +42,6 @@ from neuralpower.learn.files.predictor_parts import (
     MeasuredPart,
     PredictorPart,
     RegressorPart,
-    SpreadPart,
     TermPart,
     TreesPart,
 )
@@ -96,7 +95,6 @@ def _rounded(value: Any) -> Any:
 
 
 def to_json(predictor: Predictor) -> dict[str, Any]:
-    """The whole predictor as plain values."""
     p = predictor
     targets = ((RUNTIME, p.regressors), (POWER, p.power or {}))
     plain = _plain(
@@ -397,6 +395,7 @@ def _regressor(part: RegressorPart) -> Regressor:
         raise _wrong(
             "short", part.short, f"more than -factor, which is {-part.factor:g}: no time would be left"
         )
+    _check_spread(part.spread)
     if part.alignment is not None and part.alignment.floor <= 0:
         raise _wrong("alignment.floor", part.alignment.floor, "above 0")
     for name, (low, high) in part.box.items():
@@ -410,7 +409,6 @@ def _regressor(part: RegressorPart) -> Regressor:
         weights=np.array([term.weight for term in part.terms], dtype=np.float64),
         trees=part.trees and _trees(part.trees),
         reach=math.inf if part.reach is None else part.reach,
-        spread=_spread(part.spread),
         scores=_made(Scores, part.scores, **unknown_scores),
         measured=_measured(part.measured),
     )
@@ -422,20 +420,21 @@ def _term(number: int, part: TermPart) -> Term:
     return Term(tuple((part.powers or {}).items()), part.special or "")
 
 
-def _spread(part: SpreadPart) -> Spread:
-    edges, low, high = (np.array(values, dtype=np.float64) for values in (part.edges, part.low, part.high))
+def _check_spread(spread: Spread) -> None:
+    edges, low, high = spread.edges, spread.low, spread.high
     if not len(low) == len(high) == len(edges) + 1:
         raise ValueError(
             f"spread has {len(edges)} edges, {len(low)} low and {len(high)} high bounds, "
             "but must have one more of these than edges"
         )
-    if (np.diff(edges) < 0).any():
-        raise _wrong("spread.edges", part.edges, "in ascending order")
-    for name, word, values, wrong in (("low", "most", low, low > 0), ("high", "least", high, high < 0)):
-        if wrong.any():
-            rule = f"at {word} 0: bounds enclose a prediction"
-            raise _wrong(f"spread.{name}", float(values[wrong][0]), rule)
-    return _made(Spread, part, edges=edges, low=low, high=high)
+    if edges != sorted(edges):
+        raise _wrong("spread.edges", edges, "in ascending order")
+    for name, word, wrong in (
+        ("low", "most", [bound for bound in low if bound > 0]),
+        ("high", "least", [bound for bound in high if bound < 0]),
+    ):
+        if wrong:
+            raise _wrong(f"spread.{name}", wrong[0], f"at {word} 0: bounds enclose a prediction")
 
 
 def _trees(part: TreesPart) -> Trees:

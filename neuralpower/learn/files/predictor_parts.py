@@ -16,14 +16,16 @@ from neuralpower.learn.files.file_struct import (
     MOST_BITS,
     MOST_LOG,
     MOST_NUMBER,
+    Deviation,
     Exponent,
-    Log,
     NotNegative,
+    Octaves,
     Part,
     Positive,
 )
 from neuralpower.learn.fitting.slopes import Alignment
 from neuralpower.learn.networks.pace import NetworkSpeed
+from neuralpower.learn.regressor import Spread
 from neuralpower.learn.unmeasured.prior import Doubt
 
 SCHEMA = 5
@@ -39,8 +41,6 @@ MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 ti
 MOST_FACTOR = 10.0  # logarithm of a law's factor: the largest trained one is 3
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
-Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
-Octaves = Annotated[float, Meta(ge=-1100.0, le=1100.0)]  # those of double precision
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]  # printable, in one line
@@ -103,18 +103,6 @@ class TermPart(Part, frozen=True, kw_only=True):
     weight: NotNegative
 
 
-class SpreadPart(Part, frozen=True):
-    """`Spread`."""
-
-    edges: list[Octaves]
-    low: list[Log]
-    high: list[Log]
-    growth: Deviation
-    common: Deviation
-    common_growth: Deviation
-    tail: Octaves = 1e3
-
-
 class ScoresPart(Part, frozen=True):
     """`Scores`; null is what is not known."""
 
@@ -170,7 +158,7 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     least: NotNegative
     terms: list[TermPart]
     box: dict[str, tuple[Octaves, Octaves]] = msgspec.field(name="box_log2")
-    spread: SpreadPart
+    spread: Spread
     scores: ScoresPart
     reach: NotNegative | None
     trees: TreesPart | None = msgspec.field(name="residual")

@@ -25,8 +25,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralpower.learn.fitting.contradictions import find_contradicting
-from neuralpower.learn.fitting.held_out import HeldOut, cost_of, fit_residual, folds_of, hold_out
+from neuralpower.learn.fitting.held_out import (
+    HeldOut,
+    cost_of,
+    find_contradicting,
+    fit_residual,
+    folds_of,
+    hold_out,
+)
 from neuralpower.learn.fitting.intervals import scores_held_out, spread_of
 from neuralpower.learn.fitting.lasso import PRIOR, Part, fit_base, select, unaligned
 from neuralpower.learn.fitting.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, LARGEST_SHARE, Array, Problem

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from neuralpower.learn.fitting.held_out import HeldOut, mean_error, mean_of
 from neuralpower.learn.fitting.problem import FAR, FEWEST_FOR_BOUND, LARGEST_SHARE, Array, Problem
@@ -50,7 +51,7 @@ def spread_of(
         common = max(common, float(np.sqrt(np.mean(levels**2))))
         least = _of_new_devices(error, levels[np.searchsorted(devices, problem.device)], levels)
         low, high = np.minimum(low, -least), np.maximum(high, least)
-    spread = Spread(edges, low, high, 0.0, common, 0.0, _tail(target))
+    spread = Spread(edges.tolist(), low.tolist(), high.tolist(), 0.0, common, 0.0, _tail(target))
     beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
     if (
         len(devices) > 1 and beyond
@@ -61,7 +62,7 @@ def spread_of(
     drifts = [max(abs(float(np.median(e))) - common, 0.0) / float(np.median(root)) for e, _, root in beyond]
     growth = np.mean(growths or [np.mean(high - low) / 4])
     drift = np.mean(drifts or [common / 2])
-    return replace(
+    return structs.replace(
         spread,
         growth=float(np.hypot(growth, PER_OCTAVE)),
         common_growth=float(np.hypot(drift, COMMON_PER_OCTAVE)),
@@ -91,7 +92,7 @@ def _beyond_bounds(
         if held.sum() < FEWEST_FOR_BOUND or held.all():
             continue
         predicted = test.predicted(reach)[held]
-        away = replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
+        away = structs.replace(spread, tail=_tail(times[~held])).away(predicted, test.outside[held])
         distant = away > FAR
         if distant.sum() < FEWEST_FOR_BOUND:
             continue

@@ -178,7 +178,6 @@ def _traced(row: Mapping[str, Any], platform: Platform) -> dict[Layer, float]:
 
 
 def calls_of(work: Trace) -> dict[Layer, float]:
-    """How often a pass calls each layer."""
     found: Counter[Layer] = Counter()
     for task in work.tasks:
         found[task.layer] += task.share  # type: ignore[assignment]  # a Counter adds shares as well

@@ -242,5 +242,4 @@ def _moved(design: Design, theta: Array, noise: float, names: Sequence[str]) -> 
 
 
 def in_words(moved: Sequence[Moved]) -> list[str]:
-    """A line for each factor."""
     return [f"{one.factor} x {one.times:.2f}, by {', '.join(one.networks)}" for one in moved]

@@ -12,11 +12,10 @@ from neuralpower.data.screening import Rejected, summarised
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.learn.fitting.contradictions import contradicting_few
-from neuralpower.learn.fitting.features import describe
+from neuralpower.learn.fitting.held_out import contradicting_few
 from neuralpower.learn.fitting.intervals import scores_of
 from neuralpower.learn.fitting.lasso import FEWEST_FOR_TERM, non_negative_lasso
-from neuralpower.learn.fitting.problem import Array, Term
+from neuralpower.learn.fitting.problem import Array, Term, describe
 from neuralpower.learn.keys import ALL, INTEGER, Key
 from neuralpower.learn.networks.network_rows import Total
 from neuralpower.learn.networks.whole_networks import FEWEST_NETWORKS, FOLDS, consistent, parted, system_of
@@ -65,8 +64,8 @@ def train_totals(
     some = held_out > 0  # a network whose kinds no other has is not predicted
     error = np.log(target[some] / held_out[some])
     low, high = np.quantile(error, (0.05, 0.95))
-    low, high, common = min(low, 0.0), max(high, 0.0), float(np.std(error))
-    spread = Spread(np.zeros(0), np.array([low]), np.array([high]), (high - low) / 4, common, common / 2)
+    low, high, common = min(float(low), 0.0), max(float(high), 0.0), float(np.std(error))
+    spread = Spread([], [low], [high], (high - low) / 4, common, common / 2)
     regressors = {}
     for key in boxes:
         parts = [(name, weights[key, name]) for name in PARTS if weights[key, name] > 0]

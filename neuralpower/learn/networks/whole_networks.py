@@ -26,7 +26,7 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.estimates import Estimates
-from neuralpower.learn.fitting.contradictions import far_off
+from neuralpower.learn.fitting.held_out import far_off
 from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.fitting.slopes import speed_exponent
 from neuralpower.learn.keys import recurs

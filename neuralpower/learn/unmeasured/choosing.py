@@ -11,7 +11,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.columns import take
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
 from neuralpower.learn.fitting.problem import Array
-from neuralpower.learn.lookup import EXACT, NOT
+from neuralpower.learn.keys import EXACT, NOT
 from neuralpower.learn.pricing import SHORTEST_S, Asked, Pricer, joined
 from neuralpower.learn.unmeasured import laws
 from neuralpower.learn.unmeasured.law_estimates import held

@@ -164,5 +164,4 @@ def _sizes(values: dict[str, Any], generator: random.Random) -> Iterator[tuple[s
 
 
 def _is_size(value: object) -> TypeGuard[int]:
-    """Whether `value` is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -296,7 +296,6 @@ def _sampled(kind: type[Layer], draw: Draw, sort: str) -> Layer:
 
 
 def scaled(layer: Layer, factor: int) -> Layer:
-    """The layer with `factor` times its batch."""
     name = next(name for name in BATCHES if name in field_names(type(layer)))
     changes: dict[str, Any] = {name: factor * getattr(layer, name)}
     return dataclasses.replace(layer, **changes)

@@ -12,8 +12,6 @@ from neuralpower.measure.collect.schedule import REPLICATES, Estimate
 
 @dataclass(frozen=True)
 class Request:
-    """The user's request."""
-
     preset: str
     kinds: tuple[str, ...] | None
     models: tuple[str, ...] | None

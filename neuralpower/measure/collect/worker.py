@@ -34,12 +34,11 @@ from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.rows import from_row
 from neuralpower.measure import ROUNDS
-from neuralpower.measure.calls import call_of
+from neuralpower.measure.calls import TrainingStep, call_of
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
 from neuralpower.measure.collect.request import preset_named
 from neuralpower.measure.collect.schedule import NETWORK, versions
 from neuralpower.measure.rig import Rig, failure, open_rig
-from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve

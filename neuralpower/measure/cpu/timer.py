@@ -47,11 +47,12 @@ from neuralpower.measure.calls import (
     Step,
     call_bytes,
     copy_call,
+    seconds_of,
     settings_of,
     step_of,
     warm_of,
 )
-from neuralpower.measure.cpu.heap import keep_heap
+from neuralpower.measure.cpu.reached import keep_heap
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import UNKNOWN, Clock, Known, PowerWindow, measure_power
 from neuralpower.networks.users_code import raised, users_code
@@ -162,7 +163,7 @@ class Sentinel:
     def _time(self, number: int) -> float:
         weight = self.weights[number % self.MATRICES]
         self.x.neg_()
-        return _seconds(partial(F.linear, self.x, weight), self.clock_ns)
+        return seconds_of(partial(F.linear, self.x, weight), self.clock_ns)
 
     def settle(self, calls: int = 50) -> Sentinel:
         """Warm up, so that the first times count as much as later ones."""
@@ -187,13 +188,13 @@ class Autograd:
     def __call__(self) -> None:
         """A pass through one view, to be warm, and another, to be timed."""
         self.one()
-        self.one_s.append(_seconds(self.one, self.clock_ns))
+        self.one_s.append(seconds_of(self.one, self.clock_ns))
 
     def settle(self, calls: int = 50) -> Autograd:
         """Warm up, and measure the nodes' time."""
         for _ in range(calls):
             self()
-            self.many_s.append(_seconds(self.many, self.clock_ns))
+            self.many_s.append(seconds_of(self.many, self.clock_ns))
         return self
 
     @property
@@ -207,12 +208,6 @@ def _views(count: int, x: torch.Tensor) -> torch.Tensor:
     for _ in range(count):
         x = x.view(-1)
     return x
-
-
-def _seconds(step: Step, clock_ns: Callable[[], int]) -> float:
-    start = clock_ns()
-    step()
-    return (clock_ns() - start) / 1e9
 
 
 def prepare_process(threads: int) -> None:
@@ -338,7 +333,7 @@ def _warm_up(step: Step, clock_ns: Callable[[], int]) -> float:
     """Call until two times in a row agree within 5 % or WARM_UP_S is spent; the last call's time (s)."""
     spent = elapsed = 0.0
     for number in range(8):
-        last, elapsed = elapsed, _seconds(step, clock_ns)
+        last, elapsed = elapsed, seconds_of(step, clock_ns)
         spent += elapsed
         if number >= 1 and (abs(elapsed - last) <= 0.05 * elapsed or spent > WARM_UP_S):
             break

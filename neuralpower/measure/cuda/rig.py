@@ -78,8 +78,6 @@ class Queue:
 
 @dataclass
 class CudaRig:
-    """A CUDA device and its meter."""
-
     device: torch.device
     timer: CudaTimer
     meter: PowerMeter = NullMeter("no_meter")  # open

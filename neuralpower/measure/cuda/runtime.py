@@ -32,8 +32,6 @@ class NotCapturable(Exception):  # noqa: N818  # a verdict on a call, not a faul
 
 @dataclass(frozen=True)
 class Properties:
-    """Properties of a device, from its driver."""
-
     name: str
     uuid: str  # as NVML writes it
     cores: int  # streaming multiprocessors
@@ -125,7 +123,6 @@ class Cuda:
         self.side.synchronize()
 
     def release(self) -> None:
-        """Give back the memory that nothing holds."""
         gc.collect()
         torch.cuda.empty_cache()
 

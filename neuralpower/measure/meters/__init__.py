@@ -15,8 +15,14 @@ from neuralpower.measure.meters.base import (
     readings_of,
 )
 from neuralpower.measure.meters.meter import Meter
-from neuralpower.measure.meters.opening import MeterStatus, absence, meter_status, open_meter
-from neuralpower.measure.meters.plugins import known_meters, plugged
+from neuralpower.measure.meters.opening import (
+    MeterStatus,
+    absence,
+    known_meters,
+    meter_status,
+    open_meter,
+    plugged,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -62,7 +62,6 @@ class Meter(ABC):
         """One reading per domain, None for what it does not say; raises MeterUnavailable where it is lost."""
 
     def describe(self) -> Description:
-        """Where the numbers come from."""
         sources = (self.source, "none") if self.counts else ("none", self.source)
         return Description(sources[0], self.scope, self.limit_w, sources[1], self.domains)
 

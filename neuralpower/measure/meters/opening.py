@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.metadata
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from neuralpower.errors import unknown
+from neuralpower.errors import quoted, unknown
 from neuralpower.measure.meters import base
-from neuralpower.measure.meters.base import CHOICES, MeterUnavailable, NullMeter, PowerMeter, told
-from neuralpower.measure.meters.plugins import plugged
+from neuralpower.measure.meters.base import (
+    CHOICES,
+    METERS,
+    MeterUnavailable,
+    NullMeter,
+    PowerMeter,
+    RegisteredMeter,
+    told,
+)
 
 
 def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
@@ -96,3 +107,40 @@ def meter_status(name: str, device: str) -> MeterStatus | None:
     limit = f", limit {description.limit_w:g} W" if description.limit_w is not None else ""
     source = description.source if description.source != "none" else description.sampled_source
     return MeterStatus(name, device, None, f"{source}, {' '.join(description.domains)}{limit}")
+
+
+# ---- Meters of other packages, by the entry-point group GROUP; a failed one stops no other ----
+
+GROUP = "neuralpower.meters"
+NEEDED = ("for_device", "open", "read", "describe", "close")
+
+
+@functools.cache
+def plugged() -> dict[str, str]:
+    """Register the meters of other packages; name -> why it cannot be used, of those that failed."""
+    return registered(importlib.metadata.entry_points(group=GROUP), METERS)
+
+
+def known_meters() -> dict[str, type[RegisteredMeter]]:
+    """All meters by name, those of other packages included."""
+    plugged()
+    return METERS
+
+
+def registered(entries: Iterable[Any], meters: dict[str, type[RegisteredMeter]]) -> dict[str, str]:
+    """Load entry points into a table of meters, and say which failed."""
+    failed: dict[str, str] = {}
+    for entry in entries:
+        try:
+            meter = entry.load()
+        except Exception as error:  # whatever a stranger's module does
+            failed[entry.name] = f"{entry.value} raises {quoted(error):.300}; update or uninstall it"
+            continue
+        missing = [name for name in NEEDED if not callable(getattr(meter, name, None))]
+        if missing:
+            failed[entry.name] = f"{entry.value} has no {', '.join(missing)}; derive it from Meter"
+        elif entry.name in CHOICES or meters.get(entry.name, meter) is not meter:
+            failed[entry.name] = f"{entry.value} has the name of another meter; rename it"
+        else:
+            meters[entry.name] = meter
+    return failed

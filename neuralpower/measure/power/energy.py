@@ -183,7 +183,6 @@ class _Loop:
         return True
 
     def age_s(self) -> float:
-        """Seconds since `begin`."""
         return (self.clock.now_ns() - self.begin_ns) / 1e9
 
     def settle(self, settle_s: float, longest_s: float) -> float | None:

@@ -26,12 +26,11 @@ from neuralpower.layers.base import FORWARD, Call
 from neuralpower.learn.networks.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure import NETWORK_ROUNDS
-from neuralpower.measure.calls import settings_of
-from neuralpower.measure.cpu.heap import usual_heap
+from neuralpower.measure.calls import TrainingStep, settings_of
+from neuralpower.measure.cpu.reached import usual_heap
 from neuralpower.measure.cpu.timer import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.measure.meters import PowerMeter, open_meter
 from neuralpower.measure.power.energy import measure_power
-from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import GENERATE
 from neuralpower.networks.users_code import raised, users_code

@@ -15,8 +15,8 @@ from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.layers.base import Call
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.unmeasured.any_device import for_device
+from neuralpower.measure.calls import TrainingStep
 from neuralpower.measure.rig import POISONED, Rig
-from neuralpower.measure.steps import TrainingStep
 from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.evaluation.evaluate import Drawn, Evaluation, beside_baselines, built
 from neuralpower.prediction.request import Request

@@ -36,7 +36,7 @@ from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.steps.step_lifetimes import settings_of, training_lifetimes
+from neuralpower.trace.steps.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
@@ -258,7 +258,7 @@ class Probe:
             asked.module,
             asked.inputs.args,
             asked.inputs.kwargs,
-            **settings_of(recipe.on(request.platform)),
+            recipe=recipe,
             platform=request.platform,
             autocast=request.cast,
             compiled=self.run == COMPILE,

@@ -21,7 +21,7 @@ from neuralpower.prediction.rows import Interval
 from neuralpower.trace.parts.exchanges import exchanged_by_ends, sent
 from neuralpower.trace.parts.stages import Part
 from neuralpower.trace.passes import applied
-from neuralpower.trace.passes.accumulation import further
+from neuralpower.trace.passes.repetitions import further
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -92,16 +94,8 @@ def cast_rules(platform: Platform) -> Iterator[None]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a newer torch may have the rule already
-                for name in (*COMPOSED, *(() if gpu else CELLS)):
-                    library.impl(name, _operator(name).decompose)
-                for name in NARROW if gpu else ():
-                    library.impl(name, _in_type(_operator(name), _narrowed))
-                for name in PROMOTED if gpu else ():
-                    library.impl(name, _promoting(_operator(name)))
-                for name in WIDE if gpu else ():
-                    library.impl(name, _in_type(_operator(name), _widened))
-                for name in FUSED if gpu else ():
-                    library.impl(name, _widening(_operator(name)))
+                for name, rule in (RULES_OF_A_GPU if gpu else RULES).items():
+                    library.impl(name, rule(_operator(name)))
             yield
         finally:
             library._destroy()
@@ -174,3 +168,13 @@ def _narrowed(tensor: Tensor) -> Tensor:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in LOW else tensor
+
+
+RULES: Mapping[str, Callable[[Any], Any]] = dict.fromkeys((*COMPOSED, *CELLS), attrgetter("decompose"))
+RULES_OF_A_GPU: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(COMPOSED, attrgetter("decompose")),
+    **dict.fromkeys(NARROW, partial(_in_type, cast=_narrowed)),
+    **dict.fromkeys(PROMOTED, _promoting),
+    **dict.fromkeys(WIDE, partial(_in_type, cast=_widened)),
+    **dict.fromkeys(FUSED, _widening),
+}

@@ -111,7 +111,6 @@ class OwnPasses:
 
     @property
     def path(self) -> str:
-        """Path of the module that is running."""
         return self.modules.path or self.section.outside
 
     @property
@@ -122,7 +121,6 @@ class OwnPasses:
         return not self.gradients or torch.is_grad_enabled()
 
     def asks(self, tensor: Tensor) -> bool:
-        """Whether a tensor asks for a gradient."""
         return self.section.gradients.asks(tensor)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Trace passes, one file each: a recorded forward pass becomes the tasks of a question.
+"""Trace passes: a recorded forward pass becomes the tasks of a question.
 
 Each is a pure function, Trace in, Trace out. A file in this folder that decorates one with `trace_pass` is
 found by itself; the place that the pass names in `ORDER` says when it runs. `Trace.passes` lists those that

@@ -24,7 +24,7 @@ from neuralpower.trace.parts.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes: `torch.nn.parallel.DistributedDataParallel`
@@ -33,8 +33,6 @@ ZERO_BUCKET = 40_000_000  # numbers: Megatron-LM's distributed optimizer
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter with a dense gradient."""
-
     name: str
     dtype: str
     numbers: int
@@ -71,14 +69,15 @@ def data_parallel(trace: Trace, question: Question) -> Trace:
     return replace(trace, tasks=tuple(tasks))
 
 
-def alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
-    """The parameters of one type and one group together."""
+def alike(parameters: Sequence[Parameter]) -> Iterator[Parameter]:
+    """The parameters of one type and one group, as one that has the numbers of all."""
 
     def sort(one: Parameter) -> tuple[str, bool]:
         return one.dtype, one.experts
 
-    for _, some in groupby(sorted(parameters, key=sort), key=sort):
-        yield list(some)
+    for _, group in groupby(sorted(parameters, key=sort), key=sort):
+        first, *others = group
+        yield replace(first, numbers=first.numbers + sum(one.numbers for one in others))
 
 
 def _ready(trace: Trace, question: Question) -> list[tuple[int, Parameter]]:
@@ -192,23 +191,45 @@ def _event(block: str, step: str) -> str:
 
 
 def _gather(block: str, parameters: Sequence[Parameter], question: Question, step: str) -> Iterator[Task]:
-    for some in alike(parameters):
-        numbers = sum(one.numbers for one in some)
-        layer = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
+    for whole in alike(parameters):
+        layer = exchanged(question, "all_gather", whole.dtype, whole.numbers, experts=whole.experts)
         yield Task(block, layer, step, stream=DATA, event=_event(block, step))
 
 
 def _copied_out(block: str, parameters: Sequence[Parameter], step: str) -> Iterator[Task]:
     """The copy of a block's gathered weights out of the buffer of all ranks' parts, once they are there."""
-    for some in alike(parameters):
-        layer = _copied(some[0].dtype, sum(one.numbers for one in some))
+    for whole in alike(parameters):
+        layer = _copied(whole.dtype, whole.numbers)
         yield Task(block, layer, step, waits=(_event(block, step),))
 
 
 def _scattered(block: str, parameters: Sequence[Parameter], question: Question) -> Iterator[Task]:
     """What reduces a block's gradients, and leaves each rank its part; they are put in one buffer before."""
-    for some in alike(parameters):
-        numbers = sum(one.numbers for one in some)
-        layer = exchanged(question, "reduce_scatter", some[0].kept, numbers, experts=some[0].experts)
-        yield Task(block, _copied(some[0].kept, numbers), BACKWARD, last=True)
+    for whole in alike(parameters):
+        layer = exchanged(question, "reduce_scatter", whole.kept, whole.numbers, experts=whole.experts)
+        yield Task(block, _copied(whole.kept, whole.numbers), BACKWARD, last=True)
         yield Task(block, layer, BACKWARD, stream=DATA, event=DATA, last=True)
+
+
+# ---- The optimizer's step of replicas ----
+
+
+@trace_pass(place="update", applies=replicated)
+def replicated_update(trace: Trace, question: Question) -> Trace:
+    """Have the optimizer wait for the exchanges, and step a rank's own part of the parameters alone."""
+    tasks, layout = list(trace.tasks), question.layout
+    steps = [i for i, task in enumerate(tasks) if task.step == OPTIMIZER]
+    for i in steps[:1]:
+        tasks[i] = replace(tasks[i], waits=(DATA,))
+    if not layout.shard:
+        return replace(trace, tasks=tuple(tasks))
+    for i in steps:
+        layer = tasks[i].layer
+        if numbers := int(getattr(layer, "elements", 0)):
+            own = -(-numbers // layout.data)
+            tasks[i] = replace(tasks[i], layer=replace(layer, elements=own))  # type: ignore[call-arg]
+    if layout.shard != "zero3":
+        for whole in alike(parameters_of(trace, question.recipe)):
+            gathered = exchanged(question, "all_gather", whole.dtype, whole.numbers, experts=whole.experts)
+            tasks.append(Task("", gathered, OPTIMIZER, stream=DATA, event=DATA))
+    return replace(trace, tasks=tuple(tasks))

@@ -6,7 +6,8 @@ the other, made by one module, from rows that a choice among all experts assigns
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neuralpower.layers import OWN
@@ -136,10 +137,7 @@ def _shape(node: Node) -> tuple[int, int, int]:
 def _rows(node: Node) -> int:
     """Rows of a product, of all experts together."""
     assert isinstance(node.call, LayerCall)  # as `_stacked` has seen
-    rows = 1
-    for size in node.call.inputs[0][:-1]:
-        rows *= size
-    return rows
+    return math.prod(node.call.inputs[0][:-1])
 
 
 def _tokens(flow: Dataflow, nodes: Sequence[int], rows: int, experts: int) -> tuple[int, int] | None:
@@ -164,10 +162,7 @@ def _chosen(node: Node, tokens: int) -> int:
     if not isinstance(call, LayerCall) or not call.operator.endswith(".topk") or not call.outputs:
         return 0
     *rows, width = call.outputs[0]
-    size = 1
-    for row in rows:
-        size *= row
-    return width if size == tokens else 0
+    return width if math.prod(rows) == tokens else 0
 
 
 def _sums(flow: Dataflow, block: _Block) -> set[int]:
@@ -210,3 +205,41 @@ def _dispatched(edit: Edit, region: Collection[int]) -> set[int]:
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
     """The calls between the router's product and the experts that serve these alone."""
     return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), (Linear, Collective)))
+
+
+# ---- One sum over tensor ranks for a mixture, as engines make it ----
+# A mixture adds what its shared expert makes to what the chosen ones make. Both are parts on a rank, so that
+# one exchange of their sum is enough. vLLM makes its shared experts with `reduce_results=False` and sums once
+# (vllm/model_executor/models/deepseek_v2.py, qwen2_moe.py). So does SGLang (sglang/srt/models/deepseek_v2.py,
+# `forward_normal` and `forward_normal_dual_stream`; llama4.py), unless a later exchange sums for it: that of
+# the next norm, or a reduce-scatter. With DeepEP each of its ranks holds the shared experts whole.
+
+
+@trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_mixtures(trace)))
+def shared_sums(trace: Trace, question: Question) -> Trace:
+    """Sum what the experts of a mixture make over tensor ranks in one exchange, not in two."""
+    edit = Edit(Dataflow(trace))
+    for path in _mixtures(trace):
+        for i in [*_exchanges(edit.flow, path)][:-1]:
+            edit.skip(i)
+    return edit.made() if edit.gone else trace
+
+
+def _mixtures(trace: Trace) -> set[str]:
+    """Paths of the modules that hold experts."""
+    return {call.path.rpartition(".")[0] for call in trace.calls if isinstance(call.layer, Experts)} - {""}
+
+
+def _exchanges(flow: Dataflow, path: str) -> Iterator[int]:
+    """Exchanges of a mixture that sum a whole tensor of outputs, in order."""
+    return (i for i, node in enumerate(flow.nodes) if _is_sum(node, path))
+
+
+def _is_sum(node: Node, path: str) -> bool:
+    call = node.call
+    if not isinstance(call, LayerCall) or not isinstance(call.layer, Collective):
+        return False
+    inside = call.path == path or call.path.startswith(f"{path}.")
+    return (
+        inside and call.layer.function == "all_reduce" and len(node.flow.reads) == len(node.flow.writes) == 1
+    )

@@ -12,10 +12,11 @@ from dataclasses import replace
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace
 
 
@@ -46,3 +47,27 @@ def _additions(trace: Trace, question: Question) -> Iterator[Layer]:
         yield FusedPointwise(
             dtype=kept, bytes_read=wide * numbers, bytes_written=(wide - own) * numbers, operations=numbers
         )
+
+
+# ---- Loss scaling: small gradients of float16 would round to 0, so a scaled loss makes larger ones ----
+# Before the step, one pass scales the gradients of all weights with float32 masters back, and looks for
+# overflows (`torch._amp_foreach_non_finite_check_and_unscale_`).
+
+SCALED = "float16"  # bfloat16 has float32's range
+
+
+@trace_pass(
+    place="update",
+    applies=lambda trace, asked: asked.phase == TRAINING and SCALED in with_masters(trace, asked),
+)
+def loss_scaling(trace: Trace, question: Question) -> Trace:
+    """Scale the gradients of float16 weights back before the step."""
+    layer = Elementwise(
+        dtype=question.recipe.gradient_dtype(SCALED),
+        function="mul",
+        elements=with_masters(trace, question)[SCALED],
+        operands=1,
+        broadcast=False,
+        inplace=True,
+    )
+    return replace(trace, tasks=(*trace.tasks, Task("", layer, OPTIMIZER)))

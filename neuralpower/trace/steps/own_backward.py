@@ -68,7 +68,6 @@ class OwnCall:
 
     @property
     def differentiable(self) -> list[Tensor]:
-        """The outputs that can have a gradient."""
         return [t for t in self.outputs if self._can(t)]
 
     def _can(self, value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -18,52 +18,21 @@ from neuralpower.errors import InputError, StepError, UsersError, quoted
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
-from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of, unknown_optimizer
+from neuralpower.optimizers.registry import States, optimizers_of
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.weights import EMBEDDING, HEAD
 from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, StepLifetimes, Storage
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.operators.casts import cast_rules, casting
+from neuralpower.trace.operators.fast_attention import gpu_attention
 from neuralpower.trace.operators.higher_order import differentiated, not_compiled
 from neuralpower.trace.operators.modules import With
 from neuralpower.trace.operators.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
-from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
-from neuralpower.trace.steps.attention_kernels import gpu_attention
+from neuralpower.trace.recipe import RECIPE, Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.steps.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.steps.sparse_gradients import check_sparse
 from neuralpower.trace.steps.step_recorder import Masters, StepRecorder, is_sparse
 from neuralpower.trace.weights import weights_of
-
-Optimizers = Callable[[Sequence[nn.Parameter], Sequence[bool]], list[torch.optim.Optimizer]]
-
-
-def optimizer_named(text: str, platform: Platform = CPU, states: States | None = None) -> Optimizers:
-    """The maker of "adamw" or "adamw:fused"; without a way, the platform's default; raises InputError.
-
-    It takes parameters, and which are hidden matrices (`optimizers_of`). An optimizer with `states` may have
-    any name.
-    """
-    name = canonical(str(text).partition(":")[0])
-    if states is None and name not in KNOWN:
-        raise unknown_optimizer(name)
-    way = recipe_of(text, platform, states).implementation
-    return partial(optimizers_of, name, implementation=way, states=states)
-
-
-def recipe_of(text: str, platform: Platform = CPU, states: States | None = None) -> Recipe:
-    """The recipe with the optimizer "momentum" or "adamw:fused"; raises InputError where there is none."""
-    name, _, way = str(text).partition(":")
-    return Recipe(name, way, states=states).on(platform)
-
-
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The keywords of `training_lifetimes` for a recipe."""
-    name = recipe.optimizer
-    optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
-    how: dict[str, Any] = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
-    how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
-    how |= {} if recipe.states is None else {"states": recipe.states}
-    return {"optimizer": optimizer, **how}
 
 
 @dataclass(frozen=True)
@@ -74,25 +43,16 @@ class StepSettings:
     Gradients are freed after its step (`zero_grad`), before the next forward pass.
     """
 
-    # "adamw:foreach" takes temporaries as large as all parameters, "adamw:fused" none; None: no step
-    optimizer: str | None = "adamw"
+    # its "adamw:foreach" takes temporaries as large as all parameters, "adamw:fused" none
+    recipe: Recipe = RECIPE
+    stepped: bool = True  # whether the optimizer follows the backward passes
     holds_output: bool = False  # whether the loop holds the network's output until the backward pass ends
     loss: Loss | None = None  # None: the model's own, or the mean square of the first output
     platform: Platform = CPU
-    accumulation: int = 1
-    checkpointing: bool = False  # the model's own is switched on
-    selective: bool = False  # instead, the scores of attention alone are made once more
-    masters: bool = False  # weights of 16 bits have others, gradients and states in float32
-    states: States | None = None  # what an unknown optimizer keeps
     # type that products are cast to; the copies of weights that this makes last for a forward pass
     autocast: torch.dtype | None = None
     compiled: bool = False  # as torch.compile runs the network, the loss and the optimizer aside
     dtype: torch.dtype | None = None  # of floating weights, buffers and inputs; None: their own
-
-    @property
-    def make(self) -> Optimizers | None:
-        """The maker of the optimizers; raises InputError for an unknown one."""
-        return optimizer_named(self.optimizer, self.platform, self.states) if self.optimizer else None
 
 
 def training_lifetimes(
@@ -101,20 +61,21 @@ def training_lifetimes(
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. The
-    module is left as it was found. `settings` are fields of `StepSettings`.
+    module is left as it was found. `settings` are fields of `StepSettings`, or of its recipe.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
         StepError: the step raises on fake tensors; the message quotes its own error.
         ModelError: it has no activation checkpointing to switch on.
     """
+    changes = {field.name: settings.pop(field.name) for field in fields(Recipe) if field.name in settings}
     how, model = StepSettings(**settings), unwrapped(model)
-    make = how.make
-    follower, ends = StepRecorder(name := type(model).__name__, how.platform), list[int]()
+    how = replace(how, recipe=replace(how.recipe, **changes).on(how.platform))
+    follower, ends, name = StepRecorder(model, how.platform), list[int](), type(model).__name__
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
-            storages, note = _followed(model, (args, kwargs), (how, make), follower, ends)
+            storages, note = _followed(model, (args, kwargs), how, follower, ends)
     except UsersError as error:
         if error.what != name:
             raise
@@ -124,19 +85,19 @@ def training_lifetimes(
             "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from cause
     of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
-    compiler = make is not None and not of_transformers
-    if how.selective:
+    compiler = how.stepped and not of_transformers
+    if how.recipe.selective:
         storages = scores_made_again(storages, follower.scores(), ends)
     if how.compiled and not note:
         storages = without_fused(storages, follower.joined, ends)
-    blocks, products = tuple(follower.blocks.items()), tuple(follower.weights_read)
+    blocks, products = tuple(follower.blocks.first.items()), tuple(follower.weights_read)
     return StepLifetimes(storages, tuple(ends), follower.lifetimes.calls, compiler, blocks, products, note)
 
 
 def _followed(
     model: nn.Module,
     inputs: tuple[Sequence[Any], Mapping[str, Any] | None],
-    asked: tuple[StepSettings, Optimizers | None],
+    how: StepSettings,
     follower: StepRecorder,
     ends: list[int],
 ) -> tuple[tuple[Storage, ...], str]:
@@ -144,7 +105,7 @@ def _followed(
 
     Notes the passes' ends.
     """
-    (how, make), (args, kwargs) = asked, inputs
+    args, kwargs = inputs
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     inputs_faked = tree_map_only(
         Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {}))
@@ -152,22 +113,22 @@ def _followed(
     state, trained = _faked_state(model, fake, how.dtype)
     lifetimes.hold_state(state)
     lifetimes.hold(tree_iter(inputs_faked), INPUTS)
-    masters = Masters(trained, fake, how.masters)
+    masters = Masters(trained, fake, how.recipe.masters)
     lifetimes.hold(masters.made, OPTIMIZER)
-    made = make(masters.stepped, _hidden(model, state, trained)) if make else []
+    made = _optimizers(how.recipe, masters.stepped, _hidden(model, state, trained)) if how.stepped else []
     follower.begins(_state_of(made))
     follow = partial(follower.follow_gradients, trained, masters.move_gradient)
     rules, kernels = cast_rules(how.platform), gpu_attention(how.platform)
     with (
         _in_training(model),
-        follower.noting_blocks(model),
+        follower.blocks.attached(),
         rules,
         kernels,
         not_compiled(),
         differentiated(),
         fake,
     ):
-        if how.checkpointing and not how.selective:
+        if how.recipe.checkpointing and not how.recipe.selective:
             checkpointed(model)
         run = partial(_passes, model, inputs_faked, how, follower, ends, follow)
         named = {f"model.{path}": tensor for path, tensor in state.items()}
@@ -176,8 +137,8 @@ def _followed(
         if made:
             with follower:
                 stepped = {path: masters.of(tensor) for path, tensor in state.items()}
-                _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), stepped)
-                with follower.stepping():
+                _check_gradients(how.recipe, stepped)
+                with swapped(follower, stepping=True):
                     for one in made:
                         one.step()
                 follower.assign(_state_of(made), OPTIMIZER)
@@ -194,6 +155,13 @@ def _faked_state(
         name = type(model).__name__
         raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
     return state, trained
+
+
+def _optimizers(
+    recipe: Recipe, stepped: Sequence[nn.Parameter], hidden: Sequence[bool]
+) -> list[torch.optim.Optimizer]:
+    states = recipe.states if isinstance(recipe.states, States) else None  # a recipe has read them
+    return optimizers_of(recipe.optimizer, stepped, hidden, recipe.implementation, states)
 
 
 def _state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
@@ -254,7 +222,7 @@ def _passes(
     run, note = _prepared(model, inputs, how) if how.compiled else (model, "")
     follow()
     with follower:
-        for _ in range(how.accumulation):
+        for _ in range(how.recipe.accumulation):
             value, held = _loss(run, model, inputs, how)
             ends.append(follower.lifetimes.calls)
             value.backward()
@@ -265,7 +233,7 @@ def _passes(
 
 def _prepared(model: nn.Module, inputs: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
     """The compiled forward after its first step; the module itself with a note where there is none."""
-    if how.checkpointing:
+    if how.recipe.checkpointing:
         return model, f"{NOTE}: checkpointing under torch.compile is not modelled"
     run = compiled(model)
     try:

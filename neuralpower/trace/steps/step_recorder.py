@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -179,6 +178,19 @@ PRODUCT, SOFTMAX = "aten.bmm", "aten._softmax"
 PRODUCTS = (PRODUCT, "aten.mm", "aten.addmm", "aten.baddbmm", "aten._grouped_mm")
 
 
+class Blocks(ModuleStack):
+    """Notes when a network's repeated blocks run first."""
+
+    def __init__(self, model: nn.Module, lifetimes: Lifetimes) -> None:
+        super().__init__(model)
+        self._lifetimes = lifetimes
+        self.first: dict[str, int] = {}  # path -> operator calls before it
+
+    def entered(self, path: str) -> None:
+        if path.rpartition(".")[2].isdigit():
+            self.first.setdefault(path, self._lifetimes.calls)
+
+
 class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes what every operator brings into the world.
 
@@ -186,55 +198,30 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
     """
 
-    def __init__(self, model: str, platform: Platform = CPU) -> None:
+    def __init__(self, model: nn.Module, platform: Platform) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.model = model
+        self.name = type(model).__name__
         self._bits = platform.family != CPU.family  # kernels of dropout keep a mask of one byte a number
         self.lifetimes = Lifetimes()
+        self.blocks = Blocks(model, self.lifetimes)
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
         self._assumed = Assumed()
         self._rows = FakeRows()
-        self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
         self.weights_read: list[tuple[int, str]] = []  # (operator call, name) of weights of matrix products
         self.joined: list[int] = []  # calls that Inductor joins into kernels, or that make nothing
-        self._steps = False  # whether the optimizer's step runs
-        self._modules: ModuleStack | None = None
+        # whether the optimizer's step runs: what it asks of its tensors' values, such as their norm, is 1
+        self.stepping = False
         self._paths: dict[int, str] = {}  # number of a node of autograd's graph -> module that made it
-
-    @contextlib.contextmanager
-    def noting_blocks(self, model: nn.Module) -> Iterator[None]:
-        """Note when the model's repeated blocks run first, and which module runs."""
-        paths = {
-            id(module): path for path, module in model.named_modules() if path.rpartition(".")[2].isdigit()
-        }
-
-        def enters(module: nn.Module, args: Any) -> None:
-            if (path := paths.get(id(module))) is not None:
-                self.blocks.setdefault(path, self.lifetimes.calls)
-
-        self._modules = ModuleStack(model)
-        with self._modules.attached(), nn.modules.module.register_module_forward_pre_hook(enters):
-            yield
-
-    @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Answer what an optimizer asks of its tensors' values, such as their norm, by 1."""
-        self._steps = True
-        try:
-            yield
-        finally:
-            self._steps = False
 
     def _path(self) -> str:
         """Path of the module whose forward or backward pass is running; "" outside of all."""
-        running = self._modules.path if self._modules is not None else ""
+        running = self.blocks.path
         autograd: Any = torch._C
         if (node := autograd._current_autograd_node()) is not None:
             return running or self._paths.get(node._sequence_nr(), "")
-        if (
-            torch.is_grad_enabled()
-        ):  # a call without a node of its own comes after the one that has the number
+        # a call without a node of its own comes after the one that has the number
+        if torch.is_grad_enabled():
             self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, running)
         return running
 
@@ -260,7 +247,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             hook(lambda p: self.assign([kept(p)], GRADIENTS))
 
     def assign(self, tensors: Sequence[Any], part: str) -> None:
-        """Say what living tensors are."""
         self.lifetimes.assign(self._rows.within(tensors), part)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -270,7 +256,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             self._refuse(tensors)
         if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
             return value
-        if self._steps and name == "aten._local_scalar_dense" and _unknown(args[0]):
+        if self.stepping and name == "aten._local_scalar_dense" and _unknown(args[0]):
             return 1.0 if args[0].is_floating_point() else 1
         if (output := self._rows.answered(name, args)) is not NotImplemented:
             return output
@@ -329,7 +315,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
+                    f"{self.name}: its forward uses weights of {tuple(tensor.shape)} that are not "
                     "its parameters, but a global's, or in a plain list. Make them an attribute and call "
                     "them through self, or detach them"
                 )

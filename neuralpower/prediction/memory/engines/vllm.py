@@ -37,7 +37,7 @@ from neuralpower.prediction.memory.engines.engine_memory import (
 from neuralpower.prediction.memory.engines.network import Served
 from neuralpower.prediction.memory.engines.pages import Pages, usual_block
 from neuralpower.prediction.memory.engines.shares import PADDED, middle_first
-from neuralpower.trace.passes.graph import CAPTURED, captured_sizes
+from neuralpower.trace.passes.fusion import CAPTURED, captured_sizes
 
 # ---- The profile run: the peak of a pass over the largest step, and of a sampler over all sequences ----
 # The forward pass holds the widest block's products and the hidden state three times: a block's input, its

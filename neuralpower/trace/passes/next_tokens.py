@@ -1,10 +1,12 @@
-"""Logits of a prompt's last token alone: it is the one that the next token follows."""
+"""Next tokens: the logits of a prompt's last token alone, and the choice among each sample's logits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from neuralpower.dtypes import DTYPES
+from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import PREFILL
 from neuralpower.trace.dataflow import Dataflow
@@ -58,3 +60,36 @@ def _last(call: LayerCall, about: PassShape) -> LayerCall:
 def _fewer(some: tuple[Access, ...], written: set[int], about: PassShape) -> tuple[Access, ...]:
     """Accesses, those of logits as small as the last tokens'."""
     return tuple(a._replace(bytes=_share(a.bytes, about)) if a.storage in written else a for a in some)
+
+
+# ---- Sampling ----
+
+HEADLESS = (
+    "the network has no head: neither logits nor the choice of the next token are priced; "
+    "a class with a head, such as transformers:LlamaForCausalLM, has them"
+)
+PLACES = DTYPES["int64"].itemsize  # bytes of a token's number
+
+
+@trace_pass(place="serving", applies=served)
+def sampling(trace: Trace, question: Question) -> Trace:
+    """Choose the likeliest token of each sample: one pass over its logits in float32.
+
+    A network without a head has no logits, and nothing is chosen; a note says so.
+    """
+    flow = Dataflow(trace)
+    head = head_of(flow)
+    layer = None if head is None else product_of(flow.nodes[head.product])
+    if head is None or layer is None:
+        return replace(trace, granted=(*trace.granted, HEADLESS))
+    rows = min(layer.rows, trace.about.ends)
+    numbers = rows * layer.out_features
+    chosen = FusedPointwise(
+        bytes_read=int(numbers * layer.itemsize),
+        bytes_written=int(rows * PLACES),
+        operations=numbers,
+        row=layer.out_features,
+        dtype=layer.dtype,
+    )
+    at = max(call.at for call in trace.every_call) + 1
+    return replace(trace, calls=(*trace.calls, LayerCall("", chosen, at=at, parts=("argmax",))))

@@ -1,4 +1,4 @@
-"""Gradient accumulation: several micro-batches before one step of the optimizer."""
+"""What runs several times: micro-batches before a step of the optimizer, a pipeline's denoiser in a call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
@@ -53,3 +53,13 @@ def _accumulated(trace: Trace, question: Question, number: int) -> Iterator[Task
     for name, rows in trace.sparse:
         layers = joined(rows.times(number + 1)) if number else stored(rows)
         yield from (Task(module_of(name), layer, BACKWARD) for layer in layers)
+
+
+@trace_pass(place="micro-batches", applies=lambda trace, _: trace.picture is not None)
+def repeated_parts(trace: Trace, question: Question) -> Trace:
+    """Count the tasks of each part as often as it runs."""
+    times = trace.picture.times if trace.picture and question.phase == FORWARD else {}
+    tasks = (
+        replace(task, share=task.share * times.get(task.path.partition(".")[0], 1)) for task in trace.tasks
+    )
+    return replace(trace, tasks=tuple(tasks))

@@ -1,4 +1,4 @@
-"""The backward pass: of the calls that a gradient goes through, the last one first, and gradients' sums."""
+"""Tasks of the forward pass, then of the calls that a gradient goes through, the last one first."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ from neuralpower.trace.paths import block_of
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
+
+
+@trace_pass(place="forward", applies=lambda _, asked: asked.phase != BACKWARD)
+def forward(trace: Trace, question: Question) -> Trace:
+    """Make a task of each call."""
+    tasks = (
+        Task(c.path, c.layer, share=c.share, operator=c.operator, at=c.at, parts=c.parts) for c in trace.calls
+    )
+    return replace(trace, tasks=(*trace.tasks, *tasks))
 
 
 @trace_pass(place="backward", applies=lambda _, asked: asked.phase in (BACKWARD, TRAINING))
