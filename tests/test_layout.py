@@ -23,7 +23,7 @@ PACKAGES: Mapping[str, str] = {
     "errors": "",
     "dtypes": "",
     "files": "atomic cache csv_files json_files locks paths stages terminal",
-    "quantisation": "asked checkpoints formats gguf schemes totals weights",
+    "quantisation": "asked checkpoints gguf schemes totals weights",
     "processes": "alone pool tether",
     "devices": "cluster hardware host machine names spec",
     "optimizers": "registry",
@@ -32,7 +32,7 @@ PACKAGES: Mapping[str, str] = {
         workspace
     """,
     "platforms": "views",
-    "data": "columns dataset importing journal locations networks schema screening sealing",
+    "data": "columns dataset importing journal networks schema screening sealing",
     "networks": """
         adapters caches decoder passes phases refusals running sharding source users_code
     """,
@@ -69,7 +69,7 @@ PACKAGES: Mapping[str, str] = {
     "prediction.explore": "compare gate layouts outcomes phases rank score sweep",
     "prediction.memory": "engines over_time peak snapshot",
     "traces": "calls explanation rows",
-    "serving": "deployment load plan policies results simulator step_times surface traffic workload",
+    "serving": "deployment plan policies results simulator step_times surface traffic workload",
     "report": "cards chart_files charts grid number_format page perfetto pictures shown tables",
     "report.results": """
         explored gates inspection layouts measured memory_pictures ranked served traces training

@@ -26,9 +26,8 @@ from neuralpower.prediction.costs.footprint import Terms, terms_in
 from neuralpower.prediction.costs.prices import NoPrice, by_name, price_of
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.serving.deployment import Setup
-from neuralpower.serving.load import targets_of
 from neuralpower.serving.plan import Plan, Wanted, plan, with_each
-from neuralpower.serving.results import read_result
+from neuralpower.serving.results import read_result, targets_of
 from neuralpower.serving.traffic import AUTO, Traffic, served_at, with_footprint
 from neuralpower.serving.workload import Requested, Workload
 

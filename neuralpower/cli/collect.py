@@ -12,11 +12,11 @@ from typer import Option, Typer
 
 from neuralpower.ask import texts
 from neuralpower.ask.words import BACKENDS, COLLECTED_PHASES, EXECUTORS, MEASURING, OUTPUT, PRESETS, TARGET
-from neuralpower.cli import exchanges, parsing, waiting
+from neuralpower.cli import parsing, waiting
 from neuralpower.cli.choices import choice, measured_choice, power_meters
 from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, with_options
 from neuralpower.cli.output import say, tell
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, whole_number
 from neuralpower.files.paths import check_read
 from neuralpower.files.stages import stage
 from neuralpower.files.terminal import visible
@@ -24,7 +24,7 @@ from neuralpower.files.terminal import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuralpower.measure.collect import Executor, Progress, Request
+    from neuralpower.measure.collect import DeviceLock, Executor, Progress, Request
 
 app = Typer()
 FIRST_LINE_S = 30.0
@@ -122,7 +122,7 @@ class Collect(OptionGroup):
 @with_options
 def collect_data(options: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
-    from neuralpower.data.locations import continue_from, is_remote, publish
+    from neuralpower.data.dataset import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure.collect import DeviceLock
 
@@ -131,11 +131,11 @@ def collect_data(options: Collect) -> None:
         _profiled(options.from_trace, out)
         return
     request = _request(options)
-    if exchanges.wanted(request.kinds, options.between.backend):
-        between, own = options.between, request.folder if out else request.folder / exchanges.KIND
+    if wanted(request.kinds, options.between.backend):
+        between, own = options.between, request.folder if out else request.folder / KIND
         waiting.end()
         lock = DeviceLock(options.device, options.wait_for_device, say=tell)
-        exchanges.collect(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
+        exchanged(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
         return
     cpu = read_cpu()
     where = (options.fleet.executor, options.fleet.address, options.device)
@@ -168,7 +168,7 @@ def collect_data(options: Collect) -> None:
 
 def _profiled(trace: Path, out: str | None) -> None:
     """Write the rows of a trace; raises InputError."""
-    from neuralpower.data.locations import is_remote
+    from neuralpower.data.dataset import is_remote
 
     if out is None or is_remote(out):
         raise InputError(f"--from-trace {trace}: give a folder for its rows, such as --out datasets/profiled")
@@ -185,7 +185,7 @@ def _profiled(trace: Path, out: str | None) -> None:
 
 def _request(options: Collect) -> Request:
     """The request to the collector; raises InputError."""
-    from neuralpower.data.locations import folder_name, is_remote
+    from neuralpower.data.dataset import folder_name, is_remote
     from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.measure.collect import Request, preset_named
 
@@ -314,3 +314,59 @@ def pace(progress: Progress) -> str:
     noisy = f", {progress.noisy} noisy" if progress.noisy else ""
     left = f"whole plan: {_time(plan_s)} left, budget: {_time(budget_s)} left"
     return f"{rate:.0f}/s, {left}, {progress.failed} failed{noisy}"
+
+
+# `neuralpower collect-data --kinds collective`: exchanges between ranks, each a process.
+
+KIND = "collective"
+
+
+def wanted(kinds: tuple[str, ...] | None, backend: str | None) -> bool:
+    """Whether the kinds are exchanges; raises InputError for exchanges together with other kinds."""
+    if kinds is not None and KIND in kinds and len(kinds) > 1:
+        rest = ",".join(kind for kind in kinds if kind != KIND)
+        raise InputError(
+            f"kinds {','.join(kinds)}: collectives are measured apart; run once with --kinds {KIND}, "
+            f"and once with --kinds {rest}"
+        )
+    if backend is not None and kinds is not None and KIND not in kinds:
+        raise InputError(
+            f"backend {backend!r}: only collectives have one; add --kinds {KIND}, or leave --backend out"
+        )
+    return backend is not None or kinds == (KIND,)
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Numbers of ranks with commas; raises InputError."""
+    try:
+        found = tuple(dict.fromkeys(whole_number(part) for part in text.split(",") if part.strip()))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 2:
+        raise InputError(f"ranks {text!r}: write numbers from 2 with commas, as in 2,4")
+    return found
+
+
+def exchanged(
+    backend: str | None, ranks: str | None, lock: DeviceLock, out: Path, budget_s: float, seed: int
+) -> None:
+    """Measure exchanges and write a dataset; raises InputError, DatasetError, DeviceError."""
+    device = lock.device
+    from neuralpower.measure.exchanges.run import collect_exchanges, usual_ranks
+
+    usual = "gloo" if device == "cpu" else "nccl"
+    backend = backend or usual
+    if backend == "gloo" and usual == "nccl":
+        raise InputError(f"backend gloo: exchanges on {device} are measured by nccl; choose --backend nccl")
+    asked = ranks_of(ranks) if ranks is not None else usual_ranks(backend)
+    tell(f"{backend} between {', '.join(map(str, asked))} ranks -> {out}")
+    lock.acquire()
+    try:
+        rows, unsupported = collect_exchanges(backend, asked, out, budget_s, seed)
+    finally:
+        lock.release()
+    for function in sorted(unsupported):
+        tell(f"Note: {backend} has no {function}: not measured")
+    tell(f"{rows} rows in {out}: {KIND} {rows}")
+    tell(f"next: neuralpower train-predictor {shlex.quote(str(out))}")
+    say(str(out))

@@ -52,7 +52,7 @@ def traffic(model: Model, **options: Unpack[Traffic]) -> None:
 def _traffic_rows(found: serving.Traffic) -> list[list[Any]]:
     """A line for each waiting time in each bound, then what the engine does, then the curve."""
     from neuralpower.prediction.rows import BOUNDS
-    from neuralpower.serving.load import MEASURES, POINTS
+    from neuralpower.serving.results import MEASURES, POINTS
 
     loads: list[tuple[Any, str, Any]] = [("", bound, getattr(found, bound)) for bound in BOUNDS]
     loads += [(load.rate, BOUNDS[0], load) for load in found.curve]

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.data.columns import COLUMNS, SHORT, WHOLE, Column
-from neuralpower.data.dataset import Dataset, merge, read_folder, results, shard_folders
+from neuralpower.data.dataset import (
+    PUBLISHED,
+    Dataset,
+    fetched,
+    is_remote,
+    merge,
+    read_folder,
+    results,
+    shard_folders,
+)
 from neuralpower.data.journal import LOCK, NAME, sole_writer
-from neuralpower.data.locations import PUBLISHED, fetched, is_remote
 from neuralpower.data.schema import read_meta
 from neuralpower.errors import DatasetError, first_line, unwritten, writing
 from neuralpower.files.atomic import force

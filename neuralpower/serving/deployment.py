@@ -31,8 +31,8 @@ from neuralpower.prediction.memory.engines import (
 from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.kept import Forms, KeptTables, kept
-from neuralpower.serving.load import Drawn, Load, Target
 from neuralpower.serving.policies import POLICIES, host_of
+from neuralpower.serving.results import Drawn, Load, Target
 from neuralpower.serving.simulator import Engine, Ran, Served, simulate
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of

@@ -36,7 +36,7 @@ from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.rows import Interval
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, Setup
-from neuralpower.serving.load import Load, Target
+from neuralpower.serving.results import Load, Target
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import highest_rate
 from neuralpower.serving.workload import Workload

@@ -18,8 +18,7 @@ from neuralpower.prediction.costs.footprint import Footprint, Line, Made, Terms,
 from neuralpower.prediction.costs.prices import price_of
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.serving.deployment import Deployment
-from neuralpower.serving.load import Load, Target
-from neuralpower.serving.results import Compared
+from neuralpower.serving.results import Compared, Load, Target
 from neuralpower.serving.workload import Workload
 
 EMPTY = 1e-3  # requests per second that never meet

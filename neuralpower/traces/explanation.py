@@ -23,9 +23,18 @@ from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
 from neuralpower.traces.events import ATEN, BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
-from neuralpower.traces.likeness import COMMUNICATION, kernel_kind, with_owners
+from neuralpower.traces.likeness import (
+    COMMUNICATION,
+    DATA,
+    HOST,
+    SHORT_US,
+    SYNC,
+    Timeline,
+    kernel_kind,
+    timeline,
+    with_owners,
+)
 from neuralpower.traces.rows import Price, Prices
-from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, timeline
 
 if TYPE_CHECKING:
     import pandas as pd

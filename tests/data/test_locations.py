@@ -7,9 +7,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from neuralpower.data.dataset import read_dataset
+from neuralpower.data.dataset import continue_from, is_remote, publish, read_dataset
 from neuralpower.data.journal import Journal
-from neuralpower.data.locations import continue_from, is_remote, publish
 from neuralpower.data.sealing import seal
 from neuralpower.errors import DatasetError
 from tests.fake_worker import Fake, statuses

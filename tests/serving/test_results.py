@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.serving.load import Load
-from neuralpower.serving.results import OF_ALL, WITHOUT_FIRST, Result, read_result
+from neuralpower.serving.results import OF_ALL, WITHOUT_FIRST, Load, Result, read_result
 from neuralpower.serving.simulator import Served
 
 VLLM = {

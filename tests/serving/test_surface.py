@@ -15,7 +15,7 @@ from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
 from neuralpower.prediction.beside import BLOCK_S, SOFTMAX_S, Beside, Heads
 from neuralpower.serving.deployment import Setup, with_link
-from neuralpower.serving.load import Target, targets_of
+from neuralpower.serving.results import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.traffic import _limit, highest_rate, traffic

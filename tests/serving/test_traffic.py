@@ -24,9 +24,9 @@ from neuralpower.report.charts import XY
 from neuralpower.report.page import html_text
 from neuralpower.report.results.served import plan_page, plan_table, traffic_page, traffic_table
 from neuralpower.serving.deployment import Deployment, Setup
-from neuralpower.serving.load import Target
 from neuralpower.serving.plan import Interrupted, _tried
 from neuralpower.serving.policies import host_of
+from neuralpower.serving.results import Target
 from neuralpower.serving.surface import priced
 from neuralpower.serving.traffic import Traffic, served_at
 from neuralpower.serving.workload import drawn, looped

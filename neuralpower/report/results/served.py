@@ -12,8 +12,8 @@ from neuralpower.report.glance import lines_of
 from neuralpower.report.grid import grid, note_lines
 from neuralpower.report.number_format import counted, many, plain, quantity, share
 from neuralpower.report.page import Page, Section, Table
-from neuralpower.serving.load import POINTS, Load
 from neuralpower.serving.plan import Choice, Plan
+from neuralpower.serving.results import POINTS, Load
 from neuralpower.serving.traffic import Traffic
 
 CURVED = "The band: 90 % bounds of the mean."
