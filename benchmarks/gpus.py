@@ -145,6 +145,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=families(), default=[], help="families of kinds")
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="which GPUs")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument(
+        "--without-own-tables",
+        type=Path,
+        metavar="FOLDER",
+        help="`runs` as if no board of a GPU's chip had been measured; what is trained without them is kept",
+    )
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
     given = parser.parse_args()
     if given.path is None:

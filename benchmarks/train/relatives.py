@@ -291,6 +291,21 @@ def only(dataset: Dataset, kinds: Sequence[str]) -> Dataset:
     return dataclasses.replace(dataset, tables={kind: table for kind, table in tables.items() if len(table)})
 
 
+def collected(folders: Sequence[str | Path]) -> list[Dataset]:
+    """What `collect-data` measured on GPUs."""
+    measured = [read_dataset(folder, samples=False) for folder in folders]
+    return [with_fused(_by_slug(dataset)) for dataset in measured]
+
+
+def every(path: Path, measured: Sequence[Dataset], kinds: Sequence[str]) -> list[Dataset]:
+    """Some kinds of all that others measured, all if none are named, and of these datasets."""
+    datasets = [*neusight(path / "neusight"), *served(path / "llmservingsim")]
+    if not kinds or any(KINDS[kind].multiplies for kind in kinds):
+        datasets += of_engines(path)
+    datasets = [*map(with_fused, datasets), *measured]
+    return [some for dataset in datasets if (some := only(dataset, kinds)).tables]
+
+
 def main() -> None:
     """Train, write, hold out."""
     parser = argparse.ArgumentParser(
@@ -305,13 +320,8 @@ def main() -> None:
     if given.path is None:
         print("benchmarks.train.relatives needs a folder that holds others' measurements: skipped")
         return
-    datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
-    if not given.kinds or any(KINDS[kind].multiplies for kind in given.kinds):
-        datasets += of_engines(given.path)
-    measured = [read_dataset(folder, samples=False) for folder in given.dataset]
-    measured = [with_fused(_by_slug(dataset)) for dataset in measured]
-    datasets = [*map(with_fused, datasets), *measured]
-    datasets = [some for dataset in datasets if (some := only(dataset, given.kinds)).tables]
+    measured = collected(given.dataset)
+    datasets = every(given.path, measured, given.kinds)
     if given.save:
         hosts: list[Dispatch | None] = []
         for dataset in measured:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 app = Typer()
 NOISE_LIMIT = 0.1  # above it a measured time is unreliable
+SHARED = 0.05  # of a measured time, above which other processes are named
 
 
 @app.command(
@@ -243,6 +244,9 @@ def _warn(results: Sequence[Evaluation]) -> None:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"two halves of its rounds differ by {e.noise:.0%}. Fix: stop other work and measure again"
             tell(f"Warning: {e.request.label}: {text}")
+        if e.waited > SHARED:
+            text = f"other processes had its cores for {e.waited:.0%} of its time, which is corrected"
+            tell(f"Warning: {e.request.label}: {text}. Fix: stop other work and measure again")
         if e.too_slow is not None:
             text = (
                 f"the machine was {e.too_slow:.2f} times slower than usual, more than the predictor has seen"

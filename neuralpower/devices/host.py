@@ -115,6 +115,15 @@ def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
     return (fields[7] if len(fields) > 7 else 0), sum(fields[:8])
 
 
+def waits_s(proc: Path = PROC) -> dict[str, float]:
+    """Seconds that each of this process's threads, by its number, has waited for a core that others had.
+
+    Empty where the system does not tell. Source: Linux, Documentation/scheduler/sched-stats.rst.
+    """
+    tasks = {file.parent.name: text_of(file).split() for file in proc.glob("self/task/*/schedstat")}
+    return {name: int(fields[1]) / 1e9 for name, fields in tasks.items() if len(fields) > 1}
+
+
 def worker_environment(threads: int) -> dict[str, str]:
     """Environment of a measuring process: its thread counts must be set before torch is imported."""
     # GOMP_CPU_AFFINITY would bind the children's threads, too

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,25 @@ def least_tile(layer: Layer, size: Any) -> Any:
     """Numbers along a side of `size` that a core computes at a time, at least; of a layer or of columns."""
     narrow = layer.multiplies & (np.asarray(layer.itemsize) >= FLOAT_BYTES) & (size <= NARROW)
     return np.where(narrow, NARROW_TILE, TILE)
+
+
+def tile_ends(columns: L) -> Iterator[tuple[np.ndarray, L]]:
+    """(Rows, these at the last size of their tile and alignment), along each choice of sides up to NARROW.
+
+    Rows whose narrower tile, of other types, ends there too are omitted.
+    """
+    ends, moved = {}, {}
+    for name in sorted(set(columns.dimensions) & set(plain_dimensions(type(columns)))):
+        size = getattr(columns, name)
+        left = np.where((size > TILE) & (size <= NARROW), -size % least_tile(columns, size), 0)
+        ends[name], moved[name] = size + left // WHOLE * WHOLE, left >= NARROW_TILE
+    for count in range(1, len(ends) + 1):
+        for names in itertools.combinations(ends, count):
+            rows = np.flatnonzero(np.all([moved[name] for name in names], axis=0))
+            larger = replaced(take(columns, rows), {name: ends[name][rows] for name in names})
+            possible = np.flatnonzero(_possible(larger))
+            if len(possible):
+                yield rows[possible], take(larger, possible)
 
 
 def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:

@@ -27,6 +27,11 @@ from tests.sampled import some_always
 
 DRAWS = range(5)
 SAMPLED = ("nvidia-rtx-4090", "nvidia-h800-sxm5-80gb", "nvidia-t4", "amd-instinct-mi300x", "apple-m2-max")
+STEM = {
+    f"{name}_{axis}": size
+    for name, size in (("kernel", 7), ("stride", 2), ("padding", 3))
+    for axis in ("height", "width")
+}
 PLACES = [(spec.slug, dtype) for spec in accelerators() for dtype in floats_of(spec.peak_flops)]
 
 
@@ -74,8 +79,19 @@ def test_no_answer_breaks_a_law(device: str, dtype: str) -> None:
                 bidirectional=False,
             ),
         ),
+        (
+            "nvidia-h800-sxm5-80gb",
+            replace(conv3x3(1, 288, size=111, dtype="bfloat16"), **STEM),
+        ),
     ],
-    ids=["carried batch", "split keys", "wider type", "warm rows of another type", "many launches"],
+    ids=[
+        "carried batch",
+        "split keys",
+        "wider type",
+        "warm rows of another type",
+        "many launches",
+        "narrower tiles",
+    ],
 )
 def test_clamps_hold_after_all_else(device: str, layer: Layer) -> None:
     assert list(breaches(for_device(find_spec(device)).of_torch(), [layer])) == []

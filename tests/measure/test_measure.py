@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuralpower.devices.host import read_cpu, steal_ticks, unlike, worker_environment
+from neuralpower.devices.host import read_cpu, steal_ticks, unlike, waits_s, worker_environment
 from neuralpower.layers import Call
 from neuralpower.measure.cpu import reached
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
@@ -90,6 +90,37 @@ def test_a_slow_call_takes_fewer_rounds() -> None:
     (slow,) = timings([Call(lambda: clock.work(400), ())], clock)
     assert isinstance(slow, Timing)
     assert len(slow.samples_s) == 3
+
+
+def test_the_wait_of_the_thread_that_waited_longest_is_taken_off_a_long_call() -> None:
+    # the process shares two cores: of 121 ms, one thread waits 67, the other, which started later, 50
+    clock, waited = Clock(), {"main": 1.0}
+
+    def passed() -> None:
+        clock.work(121)
+        waited["main"] += 0.067
+        waited["worker"] = waited.get("worker", 0.0) + 0.05
+
+    (long,) = time_calls(
+        [Call(passed, ())], Sentinel(clock), random.Random(0), clock_ns=clock, waits=lambda: dict(waited)
+    )
+    assert isinstance(long, Timing)
+    assert (long.runtime_s, long.alone_s) == pytest.approx((0.121, 0.054), rel=1e-4)
+    assert len(long.waited_s) == len(long.samples_s)
+
+
+def test_no_wait_is_taken_off_a_call_that_is_shorter_than_the_schedulers_tick() -> None:
+    clock, looks = Clock(), itertools.count()
+    (short,) = time_calls(
+        [Call(lambda: clock.work(3), ())],
+        Sentinel(clock),
+        random.Random(0),
+        clock_ns=clock,
+        waits=lambda: {"main": float(next(looks))},
+    )
+    assert isinstance(short, Timing)
+    assert short.alone_s == short.runtime_s
+    assert next(looks) == 0
 
 
 class Given(Sentinel):
@@ -194,6 +225,12 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
     assert cpu.virtual
     # 20 of 100 ticks were stolen
     assert steal_ticks(proc) == (20, 100)
+    # of two threads; the kernel writes nanoseconds on a core, nanoseconds without one, and time slices
+    for thread, text in (("7", "5000000 3000000 4\n"), ("8", "0 1500000000 2\n"), ("9", "")):
+        (proc / "self/task" / thread).mkdir(parents=True)
+        (proc / "self/task" / thread / "schedstat").write_text(text)
+    assert waits_s(proc) == {"7": 0.003, "8": 1.5}
+    assert waits_s(tmp_path) == {}
 
 
 def test_cpus_of_one_name_are_told_apart_by_what_is_known_of_both() -> None:

@@ -753,6 +753,23 @@ def test_spells_slower_than_others_are_measured_again_but_not_those_of_the_usual
     assert [e.measured_s for e in found] == [0.8, 1.15]
 
 
+def test_the_wait_for_cores_that_others_had_is_corrected_and_a_quieter_time_kept(
+    learnt: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the sentinel, which is short, takes its usual time throughout; the second network waits half of its time
+    def timing(measured_s: float, waited_s: float) -> Timing:
+        return Timing((measured_s,), measured_s, 1.0, 1.0, 0.0, (), 0.0, waited_s=(waited_s,))
+
+    quiet, shared, less = timing(3.0, 0.0), timing(4.0, 2.0), timing(2.5, 0.5)
+    rounds = iter([[quiet, shared], [shared], [less]])
+    monkeypatch.setattr(evaluation, "time_calls", lambda *_, **__: next(rounds))
+    elsewhere = dataclasses.replace(learnt, device="Another CPU")
+    first, second = evaluate([Request("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)
+    assert (first.measured_s, first.waited, first.corrected_s) == (3.0, 0.0, 3.0)
+    assert (second.measured_s, second.waited, second.corrected_s) == pytest.approx((2.5, 0.2, 2.0))
+    assert next(rounds, None) is None
+
+
 def test_what_fails_when_it_is_measured_once_more_was_measured(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

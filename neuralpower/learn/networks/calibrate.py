@@ -265,7 +265,7 @@ def _check_enough(totals: Sequence[Total], rejected: Sequence[Rejected], file: P
         why = "".join(f"; {line}" for line in every[:SHOWN])
         why += f"; {len(every) - SHOWN} more reasons" if len(every) > SHOWN else ""
         text = f"{count} usable network{'' if count == 1 else 's'}, {FEWEST} of different names needed"
-        raise InputError(f"{file}: {text}{why}")
+        raise InputError(f"{file}: {text}; time others{why}")
 
 
 def _on_the_device(start: Predictor, totals: Sequence[Total]) -> tuple[list[Total], list[Rejected]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.columns import take
+from neuralpower.layers.columns import replaced, take, tile_ends
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, HELD, MEASURED, Estimates
 from neuralpower.learn.fitting.problem import Array
 from neuralpower.learn.keys import EXACT, NOT
@@ -81,8 +81,13 @@ class Choice:
             better = (theirs > own) | wider & (theirs == own) & (own > 0)
             asked = np.flatnonzero(better & ~free[index])
             if len(asked):
-                instead = self._by_fastest(take(other, asked))
-                rows = index[asked]
+                rows, some = index[asked], take(other, asked)
+                instead = self._by_fastest(some)
+                # a wider type's tiles are narrower; in this one's, no call takes longer than a larger one
+                for at, larger in tile_ends(take(columns, rows)) if wider and columns.multiplies else ():
+                    there = self._by_fastest(replaced(larger, {"dtype": some.dtype[at]}))
+                    quicker = there.runtime_s < instead.runtime_s[at]
+                    instead = instead.with_rows(at[quicker], there.at(quicker))
                 breaks = (found.runtime_s[rows] > instead.runtime_s) == wider
                 # rows of the other type may have found its operands in a cache
                 least = laws.least_s(take(columns, rows), here)

@@ -27,7 +27,7 @@ import math
 import random
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from neuralpower.devices.host import steal_ticks
+from neuralpower.devices.host import steal_ticks, waits_s
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.base import Call
@@ -72,6 +72,8 @@ MOST_COPIES = 512
 BATCH_S = 0.001  # calls between two looks at the clock: a look takes microseconds, as do short calls
 MEMORY_SHARE = 0.25  # of the machine's memory, for the copies
 SHORTEST_NODE_S = 1e-7  # of a backward pass, without autograd's start
+Waits = Callable[[], Mapping[str, float]]
+"""Seconds that each thread of the process has waited for a core, by its name."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,17 @@ class Timing:
     steal: float  # share of the machine's time that others took
     start_s: float = 0.0  # of autograd, which is not in the samples of a backward pass
     sentinel_again_s: float | None = None  # as `sentinel_s`, of the second of its two calls in a row
+    waited_s: tuple[float, ...] = ()  # of each sample, for a core that another process had
 
     @property
     def runtime_s(self) -> float:
         """The 10th percentile: a shared machine only ever gets slower."""
         return float(np.percentile(self.samples_s, 10))
+
+    @property
+    def alone_s(self) -> float:
+        """The same without the time that it waited for a core."""
+        return float(np.percentile(np.subtract(self.samples_s, self.waited_s or 0.0), 10))
 
     @property
     def faults_per_call(self) -> float:
@@ -229,13 +237,14 @@ class _Sampled:
     samples_s: list[float] = field(default_factory=list)
     switches: int = 0
     faults: list[int] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
 
     @property
     def slow(self) -> bool:
         """Whether it is timed in a third of the rounds."""
         return self.first_s >= SLOW_CALL_S
 
-    def sample(self, autograd: Autograd | None, clock_ns: Callable[[], int]) -> None:
+    def sample(self, autograd: Autograd | None, clock_ns: Callable[[], int], waits: Waits) -> None:
         """Run it once, its inputs written afresh."""
         step = self.step
         function, args, kwargs = (
@@ -247,12 +256,19 @@ class _Sampled:
             _rewrite(warm_of(self.call, step))
             if autograd is not None and isinstance(step, Gradient):
                 autograd()
+            long = self.first_s >= SWITCH_PERIOD_S  # shorter ones find moments without others
             before = resource.getrusage(resource.RUSAGE_SELF)
+            waited = waits() if long else {}
             start = clock_ns()
             function(*args, **kwargs)  # the result is freed here, as networks free theirs
             end = clock_ns()
+            waited_then = waits() if long else {}
             after = resource.getrusage(resource.RUSAGE_SELF)
         self.samples_s.append((end - start) / 1e9)
+        longest_s = max(
+            (wait_s - waited.get(thread, 0.0) for thread, wait_s in waited_then.items()), default=0.0
+        )  # the other threads wait for that one
+        self.waited_s.append(min(longest_s, self.samples_s[-1] - _worked_s(before, after)))
         self.switches += after.ru_nivcsw > before.ru_nivcsw
         self.faults.append(after.ru_minflt - before.ru_minflt)
 
@@ -270,6 +286,7 @@ class _Sampled:
             steal,
             start_s,
             float(np.percentile(speeds[:, 1], 10)),
+            tuple(self.waited_s),
         )
 
 
@@ -280,6 +297,7 @@ def time_calls(
     *,
     rounds: int = ROUNDS,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
+    waits: Waits = waits_s,
 ) -> list[Timing | Exception]:
     """Each call's times over interleaved rounds, or the exception that it raised.
 
@@ -304,7 +322,7 @@ def time_calls(
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
                     sentinels[-1].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                sampled.sample(autograd, clock_ns)
+                sampled.sample(autograd, clock_ns, waits)
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual_s = float(np.percentile(sentinel.times, 10)) if alive else 1.0
@@ -316,6 +334,12 @@ def time_calls(
         else sampled
         for sampled in begun
     ]
+
+
+def _worked_s(before: resource.struct_rusage, after: resource.struct_rusage) -> float:
+    """The least time in which its threads did what processors did for this process between two looks."""
+    worked = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+    return worked / torch.get_num_threads()
 
 
 def _begun(call: Call, clock_ns: Callable[[], int]) -> _Sampled | Exception:

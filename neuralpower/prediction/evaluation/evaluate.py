@@ -95,6 +95,7 @@ class Evaluation:
     over: float | None = None  # sentinel's time over its usual time; None where that is not known
     too_slow: float | None = None  # the same, where it is more than for 95 % of the predictor's networks
     drawn: Drawn | None = None  # None: not requested
+    waited: float = 0.0  # share of the measured time in which other processes had its cores
 
     @property
     def measured_s(self) -> float:
@@ -114,6 +115,11 @@ class Evaluation:
             return None
         odd, even = (float(np.percentile(samples[i::2], 10)) for i in (0, 1))
         return abs(odd / even - 1)
+
+    @property
+    def disturbed(self) -> float:
+        """Times its usual that it took, by the sentinel and by how long others had its cores."""
+        return (self.over or 1.0) / (1 - self.waited)
 
     @property
     def inside(self) -> bool:
@@ -174,7 +180,7 @@ def evaluate(
             break
         show(f"the machine was slow during {len(slow)} networks; they are timed again")
         again = run.measured(list(slow))
-        results |= {i: result for i, result in again.items() if (result.over or 0.0) < slow[i]}
+        results |= {i: result for i, result in again.items() if result.disturbed < slow[i]}
     return list(results.values())
 
 
@@ -314,7 +320,9 @@ class _Run:
             prediction,
             timing,
             predictor,
-            slowdown=predictor.slowdown(found, pace, counts),
+            # the sentinel finds moments without other processes, and a long network does not
+            slowdown=max(predictor.slowdown(found, pace, counts), timing.runtime_s / timing.alone_s),
+            waited=1 - timing.alone_s / timing.runtime_s,
             parts_s=parts_s,
             over=predictor.over(pace) if self.here else None,
             too_slow=predictor.too_slow(pace) if self.here else None,
@@ -333,7 +341,7 @@ def beside_baselines(
 
 def _in_slow_periods(results: Mapping[int, Evaluation]) -> dict[int, float]:
     """How much slower than usual the machine was, by network, for those measured in a slow period."""
-    over = {i: result.over for i, result in results.items() if result.over is not None}
+    over = {i: result.disturbed for i, result in results.items()}
     best = max(1.0, SLOW * min(over.values(), default=1.0))
     return {i: times for i, times in over.items() if times > best or results[i].too_slow}
 

@@ -223,7 +223,7 @@ def evaluation_json(
                 e,
                 """
                 predicted_s=prediction.runtime_s measured_s corrected_s samples_s=timing.samples_s
-                minflt_per_call=timing.faults_per_call slowdown too_slow noise
+                minflt_per_call=timing.faults_per_call slowdown waited too_slow noise
                 """,
             ),
             "error": e.error(),
