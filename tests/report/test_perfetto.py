@@ -81,6 +81,7 @@ class Known(Predictor):
             watts * 0.9,
             watts * 1.1,
             np.isfinite(watts).astype(float),
+            zero,
         )
 
     def estimate_network(self, layers: Sequence[Layer], counts: np.ndarray) -> Estimates:
