@@ -268,7 +268,8 @@ class _Sampled:
         longest_s = max(
             (wait_s - waited.get(thread, 0.0) for thread, wait_s in waited_then.items()), default=0.0
         )  # the other threads wait for that one
-        self.waited_s.append(min(longest_s, self.samples_s[-1] - _worked_s(before, after)))
+        idle_s = max(self.samples_s[-1] - _worked_s(before, after), 0.0)  # work is counted in whole ticks
+        self.waited_s.append(min(longest_s, idle_s))
         self.switches += after.ru_nivcsw > before.ru_nivcsw
         self.faults.append(after.ru_minflt - before.ru_minflt)
 
