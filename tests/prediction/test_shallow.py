@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from neuralpower.devices.cluster import Cluster, Layout
 from neuralpower.devices.spec import find_spec
@@ -48,8 +48,8 @@ def step(model: nn.Module, tokens: int = 5, **how: object) -> Passed:
     return Passed(found, found.end)
 
 
-def decoding(blocks: int, context: int = 12) -> Passed:
-    source = resolve(llama(blocks))
+def decoding(module: nn.Module, context: int = 12) -> Passed:
+    source = resolve(module)
     about = InputRequest(2, None, None, torch.float32)
     one = pass_of(source, about, Phase.decode(context=context), source.build("meta", torch.float32))
     found = trace(one.module, one.inputs.args, one.inputs.kwargs)
@@ -98,8 +98,8 @@ def test_times_are_ranks_of_the_calls_that_make_or_free_memory() -> None:
 
 def test_a_decoders_step_follows_with_its_cache() -> None:
     for context in (12, 40):
-        found = deepened(decoding(SHORT, context), decoding(SHORT + 1, context), DEEP)
-        assert found.text == decoding(DEEP, context).text
+        found = deepened(decoding(llama(SHORT), context), decoding(llama(SHORT + 1), context), DEEP)
+        assert found.text == decoding(llama(DEEP), context).text
 
 
 def test_another_length_needs_no_second_network() -> None:
@@ -107,13 +107,13 @@ def test_another_length_needs_no_second_network() -> None:
 
     def run(context: int, module: Any) -> Passed:
         seen.append(module)
-        return decoding(module, context)
+        return decoding(llama(module), context)
 
     shallow = Shallow(llama(3 * SHORT), lambda blocks: blocks, NVIDIA, {"decode": True})  # type: ignore[return-value]
     for context in (12, 40):
         found = shallow.by_few("decode", partial(run, context))
         assert found is not None
-        assert found.text == decoding(3 * SHORT, context).text
+        assert found.text == decoding(llama(3 * SHORT), context).text
     assert seen == [SHORT, SHORT + 1, SHORT]
 
 
@@ -128,6 +128,16 @@ class Wider(nn.Module):
         for number, block in enumerate(self.blocks):
             x = torch.cat([block(x), *[x] * number], 0)
         return x
+
+
+def test_a_cache_that_begins_where_the_weights_end_follows() -> None:
+    def opt(blocks: int) -> nn.Module:
+        sizes = {"hidden_size": 32, "ffn_dim": 64, "word_embed_proj_dim": 32, "num_attention_heads": 4}
+        with torch.device("meta"):
+            return OPTForCausalLM(OPTConfig(vocab_size=96, num_hidden_layers=blocks, **sizes))
+
+    four, five, seven = (decoding(opt(blocks)) for blocks in (SHORT, SHORT + 1, DEEP))
+    assert deepened(four, five, DEEP).text == seven.text
 
 
 def test_blocks_that_make_ever_more_are_refused() -> None:

@@ -117,7 +117,7 @@ def _taken(living: list[int], place: int, kind: Storage) -> tuple[Storage, int]:
 
 
 def repeats(few: Text, more: Text) -> Repeats:
-    """Where the longer text has what stands before or after that place again; raises IrregularError."""
+    """Where the longer text has what stands around that place again; raises IrregularError."""
     first = _alike(few, more)
     last = min(_alike(few[::-1], more[::-1]), len(few) - first)
     middles = few[first : len(few) - last], more[first : len(more) - last]
@@ -125,11 +125,17 @@ def repeats(few: Text, more: Text) -> Repeats:
     for tag, *places in SequenceMatcher(None, *middles, autojunk=False).get_opcodes():
         low, high, start, end = (first + place for place in places)
         if tag == "insert":
-            size = end - start
-            begins = (at for at in (low - size, low) if at >= 0 and few[at : at + size] == more[start:end])
-            if (begin := next(begins, None)) is None:
+            size, again = end - start, more[start:end]
+            # what stands before there again, what stands after, or both, where two passages meet
+            before = (
+                count
+                for count in (size, *range(size))
+                if count <= low and (*few[low - count : low], *few[low : low + size - count]) == again
+            )
+            if (count := next(before, None)) is None:
                 raise IrregularError("a block more makes other things")
-            found.append((low, begin, size))
+            passages = (low, low - count, count), (low, low, size - count)
+            found += [passage for passage in passages if passage[-1]]
         elif tag != "equal":
             if high - low != end - start or type(few[low]) is not tuple:
                 raise IrregularError("a block more makes other things")
