@@ -26,7 +26,6 @@ from neuralpower.networks.diffusion.families import MODEL, NOTHING, OFF, OFFLOAD
 from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.sources import published_dtype, resolve
-from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.engines import EngineRequest, board_of
 from neuralpower.prediction.weights import scheme_asked, served_type
@@ -132,7 +131,6 @@ class Request:
     def options(self) -> dict[str, Any]:
         """The options of `predict` that make the request, by name."""
         phase, layout, recipe, cluster = self.phase, self.layout, self.recipe, self.cluster
-        way = f":{recipe.implementation}" if recipe.implementation else ""
         return {
             **{name: getattr(self, name) for name in ("batch_size", "dtype", "seq_len")},
             **{name: getattr(phase, name) for name in ("context", "prompt", "new_tokens")},
@@ -144,7 +142,7 @@ class Request:
             "interleave": layout.interleave,
             "sequence_parallel": layout.sequence,
             "micro_batches": recipe.accumulation if recipe.accumulation > 1 else None,
-            "optimizer": recipe.optimizer + way,
+            "optimizer": recipe.word,
             "optimizer_states": None if recipe.states is None else str(recipe.states),
             "checkpointing": recipe.checkpointing,
             "master_weights": recipe.masters,
@@ -346,15 +344,12 @@ def recipe_in(options: Given, phase: str, layouts: tuple[Layout, ...] = (ONE,)) 
     if recipe is not None and (twice := next((name for name in given if name != "recipe"), "")):
         raise InputError(f"recipe and {twice} both say how the network is trained; leave one out")
     if recipe is None:
-        name, _, way = str(options.get("optimizer", RECIPE.optimizer)).partition(":")
-        states = options.get("optimizer_states")
         recipe = Recipe(
-            name,
-            way,
-            options.get("accumulation", 1),
-            bool(options.get("checkpointing")),
+            options.get("optimizer", RECIPE.optimizer),
+            accumulation=options.get("accumulation", 1),
+            checkpointing=bool(options.get("checkpointing")),
             masters=bool(options.get("master_weights")),
-            states=None if states is None else States.parsed(states),
+            states=options.get("optimizer_states"),
         )
         if phase != TRAINING and recipe != RECIPE:
             text = f"belong to phase training, not to {phase}; leave them out"

@@ -88,6 +88,11 @@ class Recipe:
         return ", ".join(parts)
 
     @property
+    def word(self) -> str:
+        """The optimizer with its implementation, as `optimizer` takes them: "adamw:fused"."""
+        return f"{self.optimizer}:{self.implementation}" if self.implementation else self.optimizer
+
+    @property
     def known(self) -> str:
         """The name in the registry of optimizers; "" for one of which the states alone are known."""
         return "" if self.states is not None else self.optimizer

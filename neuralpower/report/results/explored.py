@@ -237,9 +237,7 @@ def fit_table(
         return as_asked(engine_lines(fit, fit.engine, fit.request or request), marked)
     what = "context" if request.phase.name == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
-    recipe = request.recipe
-    way = f":{recipe.implementation}" if recipe.implementation else ""
-    optimizer = f" with {recipe.optimizer}{way}" if request.trains else ""
+    optimizer = f" with {request.recipe.word}" if request.trains else ""
     kept = f" with {fit.margin:.0%} of it kept free (--margin)" if fit.margin else ""
     sizes = f"batch {request.batch_size}{length}, {request.dtype}"
     asked = f"{request.called}, {sizes}, {request.phase.name}{optimizer}"
