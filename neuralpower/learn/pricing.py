@@ -129,6 +129,11 @@ class Pricer:
     def numbers(self) -> Mapping[Key, int]:
         return {key: number for number, key in enumerate(self.lookup.regressors)}
 
+    @functools.cached_property
+    def launched(self) -> bool:
+        """Whether its times hold a host's launches."""
+        return any(regressor.launch_s for regressor in self.lookup.regressors.values())
+
     def yields(self, columns: Layer, asked: Asked) -> bool:
         """Whether the law knows them better: torch's, where this was trained on engines'."""
         law = asked.law

@@ -310,6 +310,14 @@ def test_sizes_that_a_load_ties_together_keep_no_other_from_its_tile() -> None:
     assert found[1] >= found[0]
 
 
+def test_boards_of_one_chip_agree_in_few_bits_where_one_was_measured_with_its_hosts_launches() -> None:
+    few = [
+        Linear(dtype="float16", rows=rows, in_features=inner, out_features=outer, bias=False)
+        for rows, inner, outer in ((2, 8, 3), (3, 968, 64), (2, 5792, 3))
+    ]
+    assert list(apart(find_spec("nvidia-v100-pcie-16gb"), few)) == []
+
+
 def test_experts_stand_for_themselves_where_no_kernel_cuts_them() -> None:
     load = {"tokens": 96, "top_k": 8, "experts": 160, "pairs": 768, "hit": 126, "fullest": 90}
     wide = Experts(dtype="bfloat16", hidden=2048, intermediate=96, gated=True, **load)

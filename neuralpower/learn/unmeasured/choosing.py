@@ -25,6 +25,7 @@ class Choice:
     pricers: tuple[Pricer, ...]
     law: Law | None
     engines: bool
+    alone: bool = False  # without those whose times hold the launches of the host that they were measured on
 
     @functools.cached_property
     def asked(self) -> Asked:
@@ -88,6 +89,11 @@ class Choice:
                     there = self._by_fastest(replaced(larger, {"dtype": some.dtype[at]}))
                     quicker = there.runtime_s < instead.runtime_s[at]
                     instead = instead.with_rows(at[quicker], there.at(quicker))
+                if wider and any(one.launched for one in self.pricers):  # which another board's host has not
+                    apart = replace(self, alone=True)
+                    there = apart._by_fastest(some)
+                    as_known = apart._standing(some) >= np.maximum(own[asked], 1)
+                    instead = there.where(as_known & (there.runtime_s < instead.runtime_s), instead)
                 breaks = (found.runtime_s[rows] > instead.runtime_s) == wider
                 # rows of the other type may have found its operands in a cache
                 least = laws.least_s(take(columns, rows), here)
@@ -136,7 +142,8 @@ class Choice:
         lawful = self.law is not None
         known = np.stack([one.lookup.knows(columns, lawful=lawful) for one in self.pricers])
         for one, rows in zip(self.pricers, known, strict=True):
-            rows[np.broadcast_to(one.yields(columns, self.asked), rows.shape)] = NOT
+            omitted = one.yields(columns, self.asked) or (self.alone and one.launched)
+            rows[np.broadcast_to(omitted, rows.shape)] = NOT
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
 

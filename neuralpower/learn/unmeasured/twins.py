@@ -117,14 +117,15 @@ def _peaks_s(columns: Layer, hardware: Hardware) -> Any:
 def rounded_alike(here: Hardware, there: Hardware) -> Hardware:
     """The device `here` with the numbers of `there` where they are the same, rounded, and the chip's facts.
 
-    The latter are the year, of which energy per FLOP follows, and clocks where its sheet has none.
+    The latter are the year, of which energy per FLOP follows, and clocks where its sheet has none. Boards
+    that differ in their links alone have one base clock, whatever their sheets state.
     """
     changes: dict[str, Any] = {
         name: getattr(there, name)
         for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "clock_hz")
         if _alike(getattr(here, name), getattr(there, name))
     }
-    if here.base_clock == Hardware.base_clock:  # not known
+    if here.base_clock == Hardware.base_clock or octaves_apart(here, there) < ROUNDED:
         changes["base_clock"] = there.base_clock
     peaks = {
         dtype: there.peak_flops_per_s[dtype] if _alike(peak, there.peak_flops_per_s.get(dtype)) else peak
