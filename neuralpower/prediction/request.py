@@ -22,7 +22,7 @@ from neuralpower.late import torch
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.files.predictor_lookup import nearest_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.diffusion.families import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
+from neuralpower.networks.diffusion.pictures import MODEL, NOTHING, OFF, OFFLOADS, ON, PictureRequest
 from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.sources import published_dtype, resolve

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neuralpower.errors import InputError, unknown
+from neuralpower.quantisation.formats import ROW, Format
 from neuralpower.quantisation.gguf import MIXTURES
-from neuralpower.quantisation.schemes import ROW, Format, Scheme
+from neuralpower.quantisation.schemes import Scheme
 
 FP8, BLOCK = "float8_e4m3fn", 128  # DeepSeek-V3's blocks, arXiv:2412.19437, section 3.3
 # bitsandbytes keeps for each matrix the 16 values that 4 bits stand for and the 256 that scales of 8 bits

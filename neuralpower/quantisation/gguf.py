@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralpower.dtypes import DTYPES
-from neuralpower.quantisation.schemes import Format
+from neuralpower.quantisation.formats import Format
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Matrices, Weight
 
 # Mixture -> the type that most of its tensors have.

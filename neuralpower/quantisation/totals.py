@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralpower.files.json_files import Declared
-from neuralpower.quantisation.schemes import LABELS, Format, Forms, Scheme
+from neuralpower.quantisation.formats import LABELS, Format
+from neuralpower.quantisation.schemes import Forms, Scheme
 from neuralpower.quantisation.weights import Matrices, Weight
 
 MOST_NAMED = 6  # modules that stay as they are

@@ -11,7 +11,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.tensors import tensors_in
 from neuralpower.layers.training import KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS, backward_of
-from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.lifetimes import Flow, Storage

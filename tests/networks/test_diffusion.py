@@ -13,13 +13,8 @@ import torch
 from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.diffusion.classes import CLASS, check_installed
 from neuralpower.networks.diffusion.composed import pictured
-from neuralpower.networks.diffusion.families import (
-    FAMILIES,
-    PictureRequest,
-    Pipeline,
-    spatial_ratio,
-    temporal_ratio,
-)
+from neuralpower.networks.diffusion.families import FAMILIES, Pipeline, spatial_ratio, temporal_ratio
+from neuralpower.networks.diffusion.pictures import PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.catalogue import catalogue

@@ -13,7 +13,7 @@ import torch
 import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.composed import part_inputs
-from neuralpower.networks.diffusion.families import Picture, PictureRequest
+from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.inputs.size_limits import InputRequest
 from neuralpower.networks.names.catalogue import catalogue

@@ -17,7 +17,7 @@ from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.matmul import Matmul
 from neuralpower.networks.diffusion.classes import ENCODER, network_source, steered
 from neuralpower.networks.diffusion.composed import part_inputs, pictured
-from neuralpower.networks.diffusion.families import Picture, PictureRequest
+from neuralpower.networks.diffusion.pictures import Picture, PictureRequest
 from neuralpower.networks.diffusion.pipelines import described
 from neuralpower.networks.diffusion.sequence import shared_out
 from neuralpower.networks.inputs.size_limits import InputRequest

@@ -7,8 +7,8 @@ import pytest
 from neuralpower.dtypes import GGUF
 from neuralpower.errors import InputError
 from neuralpower.quantisation.asked import FORMATS, parsed
+from neuralpower.quantisation.formats import ROW, TENSOR, Format
 from neuralpower.quantisation.gguf import MIXTURES
-from neuralpower.quantisation.schemes import ROW, TENSOR, Format
 
 SQUARE = (1, 4096, 4096)  # one matrix of 16,777,216 weights
 HALF = 8_388_608  # bytes of 4 bits each

@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, ModelError, unknown
-from neuralpower.networks.diffusion.families import CONTROLNET, Pipeline
+from neuralpower.networks.diffusion.families import Pipeline
+from neuralpower.networks.diffusion.pictures import CONTROLNET
 
 if TYPE_CHECKING:
     import torch

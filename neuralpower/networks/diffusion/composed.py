@@ -33,20 +33,16 @@ from neuralpower.networks.diffusion.classes import (
 from neuralpower.networks.diffusion.families import (
     AUDIO,
     BATCH,
-    CONTROLNET,
     DENOISERS,
     EMBEDDED,
-    MOST_STEPS,
-    OFF,
-    ON,
     PASSES,
     VIDEO,
-    Picture,
     Pipeline,
     latent_channels,
     spatial_ratio,
     temporal_ratio,
 )
+from neuralpower.networks.diffusion.pictures import CONTROLNET, MOST_STEPS, OFF, ON, Picture
 from neuralpower.networks.diffusion.sequence import shared_out
 from neuralpower.networks.inputs.inputs import Inputs
 from neuralpower.networks.inputs.size_limits import InputRequest

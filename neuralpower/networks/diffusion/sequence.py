@@ -12,7 +12,8 @@ from math import gcd, isqrt
 
 from neuralpower.errors import InputError
 from neuralpower.networks.diffusion.arguments import Latents
-from neuralpower.networks.diffusion.families import Picture, Pipeline
+from neuralpower.networks.diffusion.families import Pipeline
+from neuralpower.networks.diffusion.pictures import Picture
 
 
 def shared_out(pipeline: Pipeline, picture: Picture, latents: Latents) -> tuple[Picture, Latents]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.networks.copies import in_dtype
-from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.inputs.known_values import (
     RANDOM,
     alike,

@@ -16,7 +16,7 @@ from typing import Any
 from neuralpower.devices.machine import available_bytes
 from neuralpower.errors import BoundError, InputError, is_count, said
 from neuralpower.late import Tensor, nn, torch
-from neuralpower.networks.diffusion.families import NOTHING, PictureRequest
+from neuralpower.networks.diffusion.pictures import NOTHING, PictureRequest
 
 # The requested sizes of a network's inputs.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from neuralpower.devices.hardware import ASSUMED_PCIE, Hardware
 from neuralpower.files.json_files import Declared
 from neuralpower.learn.estimates import ROOFLINE
-from neuralpower.networks.diffusion.families import AUDIO, GROUP, IMAGE, VIDEO, Picture
+from neuralpower.networks.diffusion.families import AUDIO, IMAGE, VIDEO
+from neuralpower.networks.diffusion.pictures import GROUP, Picture
 from neuralpower.prediction.costs.energy import awake_w
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.rows import BOUNDS, Interval, Row, with_shares

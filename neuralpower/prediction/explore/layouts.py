@@ -20,7 +20,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.diffusion.composed import Composed
-from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.inputs.size_limits import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase

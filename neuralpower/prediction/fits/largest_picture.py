@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from neuralpower.files.json_files import Declared
-from neuralpower.networks.diffusion.families import VIDEO, Picture
+from neuralpower.networks.diffusion.families import VIDEO
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.prediction.fits.largest import largest
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.request import Request

@@ -13,7 +13,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.decoder import pass_of
-from neuralpower.networks.diffusion.families import Picture
+from neuralpower.networks.diffusion.pictures import Picture
 from neuralpower.networks.inputs.size_limits import TOKENS
 from neuralpower.networks.passes import Pass
 from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase

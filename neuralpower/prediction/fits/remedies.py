@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralpower.errors import InputError, ModelError
 from neuralpower.files.json_files import Declared
-from neuralpower.networks.diffusion.families import GROUP, MODEL
+from neuralpower.networks.diffusion.pictures import GROUP, MODEL
 from neuralpower.networks.phases import DECODE
 from neuralpower.optimizers.registry import FOREACH, FUSED, KNOWN
 from neuralpower.platforms import CPU

@@ -20,7 +20,8 @@ from neuralpower.files.json_files import json_text
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.rows import field_names
 from neuralpower.networks.passes import Pass
-from neuralpower.quantisation.schemes import Format, Scheme
+from neuralpower.quantisation.formats import Format
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.followed import Outline, Recorded
 from neuralpower.trace.lifetimes import StepLifetimes
 from neuralpower.trace.records import Trace

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.diffusion.families import MODEL
+from neuralpower.networks.diffusion.pictures import MODEL
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.prediction.memory.cuda_allocator import replayed

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from neuralpower.quantisation.asked import FP8, NVFP4
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
-from neuralpower.quantisation.schemes import ROW, TENSOR, Format, Scheme
+from neuralpower.quantisation.formats import ROW, TENSOR, Format
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.weights import CLASS, EXACT, REGEX, Pattern
 
 CLASSES = ("Linear", "FusedMoE", "MoE")  # names of classes among targets

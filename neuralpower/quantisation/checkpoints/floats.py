@@ -8,7 +8,8 @@ from typing import Any
 
 from neuralpower.quantisation.asked import FP8, INT8, NVFP4
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
-from neuralpower.quantisation.schemes import ROW, TENSOR, Format, Scheme
+from neuralpower.quantisation.formats import ROW, TENSOR, Format
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.weights import EXACT, GLOB, Pattern
 
 # Weights of fp8: in blocks as DeepSeek-V3's, a scale for each matrix, or for each output as FBGEMM's.

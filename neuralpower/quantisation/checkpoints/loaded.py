@@ -9,7 +9,8 @@ from typing import Any
 
 from neuralpower.quantisation.asked import CODE_BITS, FP8, NESTED_BITS
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
-from neuralpower.quantisation.schemes import ROW, TENSOR, Format, Scheme
+from neuralpower.quantisation.formats import ROW, TENSOR, Format
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.weights import EXACT, REGEX, Pattern
 
 # bitsandbytes: LLM.int8() with a float32 scale for each output, and blocks of 64 weights in NF4 or FP4.

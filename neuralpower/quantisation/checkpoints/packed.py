@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
+from neuralpower.quantisation.formats import ROW, Format
 from neuralpower.quantisation.gguf import MIXTURES
-from neuralpower.quantisation.schemes import ROW, Format, Scheme
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.weights import REGEX, Pattern
 
 # AWQ: 4 bits packed in int32, zero points of 4 bits packed alike, float16 scales.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from neuralpower.networks.diffusion.families import GROUP, MODEL
+from neuralpower.networks.diffusion.pictures import GROUP, MODEL
 from neuralpower.trace.lifetimes import WEIGHTS, Storage
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question

@@ -8,7 +8,8 @@ from typing import Any
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers import Layer
 from neuralpower.layers.matrix_product import MatrixProduct
-from neuralpower.quantisation.schemes import Format, Scheme
+from neuralpower.quantisation.formats import Format
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.totals import sizes, totals
 from neuralpower.quantisation.weights import Matrices
 from neuralpower.trace.passes.base import trace_pass

@@ -24,7 +24,7 @@ from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
-from neuralpower.networks.diffusion.families import CONTROLNET, Picture
+from neuralpower.networks.diffusion.pictures import CONTROLNET, Picture
 from neuralpower.trace.parts.exchanges import library_of, per_node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
