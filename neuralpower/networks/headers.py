@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -129,13 +130,7 @@ def read_gguf(path: Path) -> Header:
             _refuse_gguf(path, f"aligns tensors to {alignment!r:.20} bytes")
         start = -(-file.tell() // alignment) * alignment
         room = os.fstat(file.fileno()).st_size - start
-    last = 0
-    for begin, end, name in sorted(spans):
-        if begin < last:
-            _refuse_gguf(path, f"lays {name!r:.60} over another tensor")
-        last = end
-    if last > room:
-        _refuse_gguf(path, f"ends {last - room:,} bytes before its last tensor does; download it again")
+    _check_spans(spans, room, functools.partial(_refuse_gguf, path))
     return header(str(path), sizes, metadata=metadata)
 
 
@@ -210,6 +205,17 @@ class _Reader:
         return name, kind, elements(shape) // block * block_bytes, shape, begin
 
 
+def _check_spans(spans: list[tuple[int, int, str]], room: int, refuse: Callable[[str], NoReturn]) -> None:
+    """Refuse tensors, by their first byte, the byte after their last and name, that overlap or do not fit."""
+    last = 0
+    for begin, end, name in sorted(spans):
+        if begin < last:
+            refuse(f"lays {name!r:.60} over another tensor")
+        last = end
+    if last > room:
+        refuse(f"ends {last - room:,} bytes before its last tensor does; download it again")
+
+
 def _refuse_gguf(path: Path, reason: str) -> NoReturn:
     raise HeaderError(f"{path}: {reason}; give another GGUF file, or a folder with config.json")
 
@@ -264,15 +270,7 @@ def _sized(path: Path) -> tuple[Sized, Mapping[str, Any]]:
         kind, shape, begin, end = _tensor(path, name, tensor)
         sizes[name] = (WORDS.get(kind, kind.lower()), end - begin, shape)
         spans.append((begin, end, name))
-    last = 0
-    for begin, end, name in sorted(spans):
-        if begin < last:
-            _refuse_safetensors(path, f"lays {name!r:.60} over another tensor")
-        last = end
-    if last > data_bytes:
-        _refuse_safetensors(
-            path, f"ends {last - data_bytes:,} bytes before its last tensor does; download it again"
-        )
+    _check_spans(spans, data_bytes, functools.partial(_refuse_safetensors, path))
     return sizes, about if isinstance(about, Mapping) else {}
 
 
